@@ -1,0 +1,120 @@
+"""What is published on a session's channel: one msgpack map per event, told apart by ``type``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Union
+
+from pydantic import Field, TypeAdapter
+
+from .base import Versioned, Wire
+from .errors import ErrorBody
+from .ids import Position, Seed, SessionId, StepId, TokenId
+
+FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
+
+
+class Logprob(Wire):
+    """Natural-log probability of a generated token, and of the most likely ones as [token, logprob], best first."""
+
+    chosen: float
+    top: list[tuple[TokenId, float]] = []
+
+
+class Usage(Wire):
+    """Token counts of a step. ``cached`` of the ``appended`` and earlier tokens needed no forward."""
+
+    appended: int
+    generated: int
+    cached: int = 0
+
+
+class EventBase(Versioned):
+    session: SessionId
+    job: StepId = Field(description="The RQ job behind the event; for a step, the step's id")
+    at: float = Field(description="Unix time in seconds at the worker")
+
+
+class OpenedEvent(EventBase):
+    """A session began: empty, or as a clone of ``parent`` holding its first ``length`` tokens."""
+
+    type: Literal["opened"] = "opened"
+    seed: Seed
+    length: Position = 0
+    parent: SessionId | None = None
+
+
+class AppendedEvent(EventBase):
+    """A step put these tokens at the end of the log, the first at ``position``."""
+
+    type: Literal["appended"] = "appended"
+    position: Position
+    tokens: list[TokenId]
+
+
+class TokensEvent(EventBase):
+    """A step generated these tokens, the first at ``position``.
+
+    ``text`` is what became certain: half a character, or what may be the start of a stop string, comes with a later event.
+    """
+
+    type: Literal["tokens"] = "tokens"
+    position: Position
+    tokens: list[TokenId]
+    text: str
+    logprobs: list[Logprob] | None = None
+
+
+class FinishedEvent(EventBase):
+    """A step ended; the log has ``length`` tokens. ``text`` is the last of the step's text."""
+
+    type: Literal["finished"] = "finished"
+    reason: FinishReason
+    length: Position
+    text: str = ""
+    usage: Usage
+    error: ErrorBody | None = None
+
+
+class RewoundEvent(EventBase):
+    """The log was cut to ``length`` tokens."""
+
+    type: Literal["rewound"] = "rewound"
+    length: Position
+
+
+class ClonedEvent(EventBase):
+    """``targets`` now hold the first ``length`` tokens of this session."""
+
+    type: Literal["cloned"] = "cloned"
+    targets: list[SessionId]
+    length: Position
+
+
+class ClosedEvent(EventBase):
+    """The session ended. Nothing follows."""
+
+    type: Literal["closed"] = "closed"
+
+
+class ErrorEvent(EventBase):
+    """A job other than a step was refused or failed, and changed nothing."""
+
+    type: Literal["error"] = "error"
+    error: ErrorBody
+
+
+Event = Annotated[
+    Union[
+        OpenedEvent,
+        AppendedEvent,
+        TokensEvent,
+        FinishedEvent,
+        RewoundEvent,
+        ClonedEvent,
+        ClosedEvent,
+        ErrorEvent,
+    ],
+    Field(discriminator="type"),
+]
+
+EVENT: TypeAdapter[Event] = TypeAdapter(Event)

@@ -1,0 +1,62 @@
+"""What is kept in Redis besides logs and events, and what a finished job returns."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .base import Versioned
+from .events import FinishReason, Logprob, Usage
+from .ids import Position, Seed, SessionId, StepId, TokenId
+
+
+class StepRecord(Versioned):
+    """How far a step has come; kept under its id in the session's ``steps`` hash, and rewritten by every commit.
+
+    The step's tokens are the log's ``[base, base + appended + generated)``. ``reason`` is None while it runs. A finished
+    record is the step's memory: the same id enqueued again returns the same result and runs nothing.
+    """
+
+    base: Position
+    appended: int = Field(ge=0)
+    generated: int = Field(default=0, ge=0)
+    cached: int = Field(default=0, ge=0)
+    reason: FinishReason | None = None
+    began: float
+    ended: float | None = None
+
+
+class OpenResult(Versioned):
+    session: SessionId
+    seed: Seed
+    length: Position
+    created: bool = Field(description="False when the session was there already and `exist_ok` was given")
+
+
+class StepResult(Versioned):
+    """``text`` and ``tokens`` are what the step generated; ``length`` is the log's length at its end."""
+
+    session: SessionId
+    step: StepId
+    reason: FinishReason
+    tokens: list[TokenId]
+    text: str
+    length: Position
+    usage: Usage
+    logprobs: list[Logprob] | None = None
+
+
+class CloneResult(Versioned):
+    session: SessionId
+    targets: list[SessionId]
+    seeds: list[Seed]
+    length: Position
+
+
+class RewindResult(Versioned):
+    session: SessionId
+    length: Position
+
+
+class CloseResult(Versioned):
+    session: SessionId
+    closed: bool = Field(description="False when there was no such session, or it was closed already")
