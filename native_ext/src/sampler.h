@@ -1,0 +1,93 @@
+// One token out of one row of logits.
+//
+// The contract, in prose:
+//
+// - sample() is a pure function of its arguments: same bits in, same token out, on every machine. It uses its own
+//   exponential (IEEE float32 operations in a fixed order, no fused multiply-add: build sampler.cpp with
+//   -ffp-contract=off) and sums in float64 in a fixed order.
+// - In this order, as engine.py's Sampling says: logit bias, repetition penalty, presence and frequency penalties; then,
+//   at temperature 0, the highest logit, lowest id among equals; otherwise temperature, top-k, top-p, min-p, one draw.
+//   Each filter sees the distribution the one before it left, renormalized; among equals the lower id is the likelier.
+// - The draw: u = philox_uniform(seed, position); the kept tokens are laid out in ascending id, each as wide as its
+//   weight, and the token that covers u times their sum is taken. A token whose probability is below e^-87 of the best
+//   one's is never drawn.
+// - -inf is a logit that excludes its token. NaN, +inf, and a row of nothing but -inf are EngineError: the model, not the
+//   caller, is at fault. Sums that leave the range of float32 stay at its largest finite value.
+// - logprobs are natural logs of the softmax of the row as given, before bias and everything else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+
+namespace tokenloom {
+
+// Field for field engine.py's Sampling. `logprobs` is -1 for none.
+struct Sampling {
+    double temperature = 1.0;
+    std::int64_t top_k = 0;
+    double top_p = 1.0;
+    double min_p = 0.0;
+    double repetition_penalty = 1.0;
+    double presence_penalty = 0.0;
+    double frequency_penalty = 0.0;
+    std::int64_t penalty_window = 64;
+    std::vector<std::pair<std::int64_t, double>> logit_bias;
+    std::uint64_t seed = 0;
+    std::int64_t logprobs = -1;
+};
+
+// Throws BatchError that names the field, its value and its limit. Call it for every entry before any work is done;
+// sample() takes the settings as valid.
+void validate(const Sampling& sampling, std::int64_t vocabulary);
+
+struct Sampled {
+    std::int32_t token = -1;
+    bool with_logprobs = false;
+    double logprob = 0.0;                             // of `token`
+    std::vector<std::pair<std::int32_t, double>> top;  // best first, at most `logprobs` of them
+};
+
+// Holds scratch space that grows to the vocabulary: one Sampler per thread, used for row after row.
+class Sampler {
+   public:
+    // `logits`: one row, float32, one per token of the vocabulary. `tokens`: the sequence as it is, the token that made
+    // this row last; the penalty window is cut from its end. `position`: where the sampled token will stand, normally
+    // tokens.size(). Throws EngineError for the rows named above, and BatchError when logit_bias excludes every token or
+    // `tokens` names one outside the vocabulary. The row is not changed.
+    Sampled sample(std::span<const float> logits, std::span<const std::int32_t> tokens, std::uint64_t position,
+                   const Sampling& sampling);
+
+   private:
+    struct Scan {
+        float best;           // the highest logit
+        std::int32_t token;   // its lowest id
+    };
+
+    Scan scan(std::span<const float> logits);
+    std::span<const float> adjust(std::span<const float> logits, std::span<const std::int32_t> tokens,
+                                  const Sampling& sampling);
+    void penalize(std::span<const std::int32_t> tokens, const Sampling& sampling);
+    void select(std::span<const float> logits, std::size_t count);
+    void weigh(std::span<const float> logits, float best, double temperature);
+    void keep_top_p(double top_p);
+    void keep_min_p(double min_p);
+    std::size_t draw(double uniform) const;
+    void add_logprobs(std::span<const float> logits, float best, std::int64_t count, Sampled& out);
+
+    std::vector<float> adjusted_;         // the row after bias and penalties
+    std::vector<std::int32_t> seen_;      // occurrences in the window, by token; all 0 between calls
+    std::vector<float> maxima_;           // of each block of the row last scanned
+    std::vector<float> order_;            // scratch of select()
+    std::vector<std::int32_t> selected_;  // the ids select() kept, ascending
+    std::vector<float> chosen_;           // their logits
+    std::vector<float> weights_;          // probability relative to the best one's, by candidate
+    std::vector<double> mass_;            // scratch of keep_top_p()
+    std::vector<std::int32_t> bucket_;    // scratch of keep_top_p()
+};
+
+}  // namespace tokenloom
