@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Literal
+
+from pydantic import Field, model_validator
 
 from .base import Versioned
 from .events import FinishReason, Logprob, Usage
 from .ids import Position, Seed, SessionId, StepId, TokenId
-
-
-class StepRecord(Versioned):
-    """How far a step has come; kept under its id in the session's ``steps`` hash, and rewritten by every commit.
-
-    The step's tokens are the log's ``[base, base + appended + generated)``. ``reason`` is None while it runs. A finished
-    record is the step's memory: the same id enqueued again returns the same result and runs nothing.
-    """
-
-    base: Position
-    appended: int = Field(ge=0)
-    generated: int = Field(default=0, ge=0)
-    cached: int = Field(default=0, ge=0)
-    reason: FinishReason | None = None
-    began: float
-    ended: float | None = None
 
 
 class OpenResult(Versioned):
@@ -60,3 +46,45 @@ class RewindResult(Versioned):
 class CloseResult(Versioned):
     session: SessionId
     closed: bool = Field(description="False when there was no such session, or it was closed already")
+
+
+class StepRecord(Versioned):
+    """How far a step has come; kept under its id in the session's ``steps`` hash, and rewritten by every commit.
+
+    The step's tokens are the log's ``[base, base + appended + generated)``. ``reason`` is None while it runs. A finished
+    record is the step's memory: the same id enqueued again returns ``result`` and runs nothing.
+    """
+
+    base: Position
+    appended: int = Field(ge=0)
+    generated: int = Field(default=0, ge=0)
+    cached: int = Field(default=0, ge=0)
+    reason: FinishReason | None = None
+    began: float
+    ended: float | None = None
+    result: StepResult | None = Field(default=None, description="Given once ``reason`` is")
+
+
+class JobRecord(Versioned):
+    """What a finished job other than a step returned, kept under its id in the same ``steps`` hash.
+
+    A job delivered again after its commit returns ``result`` and does nothing.
+    """
+
+    operation: Literal["open", "clone", "rewind", "close"]
+    result: OpenResult | CloneResult | RewindResult | CloseResult
+
+    @model_validator(mode="after")
+    def _matching(self) -> JobRecord:
+        if not isinstance(self.result, RESULTS[self.operation]):
+            raise ValueError(f"result: {type(self.result).__name__} is not what {self.operation} returns")
+        return self
+
+
+RESULTS: dict[str, type[Versioned]] = {
+    "open": OpenResult,
+    "step": StepResult,
+    "clone": CloneResult,
+    "rewind": RewindResult,
+    "close": CloseResult,
+}
