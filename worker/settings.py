@@ -1,0 +1,87 @@
+"""The worker's settings: environment variables named ``TOKENLOOM_`` and the field's name in capitals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from tokenloom.schemas.keys import DEFAULT_NAMESPACE
+
+from .sizes import parse_bytes
+
+PREFIX = "TOKENLOOM_"
+
+
+class SettingsError(ValueError):
+    """A setting is missing or wrong; the message names the variable, its value and what would do."""
+
+
+class WorkerSettings(BaseSettings):
+    """Everything a worker can be told. ``tokenloom worker --help`` lists this with the defaults."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+
+    model: Path | None = Field(default=None, description="Path of the GGUF model file (required)")
+    engine: str = Field(default="ggml", description="Entry point of group tokenloom.engines that runs the model")
+    single_sequence: bool = Field(default=False, description="Hold one resident session at a time, swapping sessions in and out")
+    kv_bytes: Annotated[int, Field(ge=1 << 20)] = Field(default=1 << 30, description="Most memory for KV cells; accepts 512M, 2GiB")
+    threads: int = Field(default=0, ge=0, le=4096, description="Threads of a forward; 0 is every core this process may use")
+    max_batch_tokens: int = Field(default=512, ge=1, le=1 << 16, description="Most tokens in one forward")
+    prefill_chunk: int = Field(default=128, ge=1, le=1 << 16, description="Most prompt tokens of one session in one forward while others wait")
+    max_sequences: int = Field(default=1024, ge=1, le=1 << 16, description="Most sessions with cells in memory")
+    max_active: int = Field(default=256, ge=1, le=1 << 16, description="Most steps running at once; more wait in the queue")
+    max_claimed: int = Field(default=1024, ge=1, le=1 << 16, description="Most jobs taken from the queue and not finished")
+    namespace: str = Field(default=DEFAULT_NAMESPACE, pattern=r"^[A-Za-z0-9._:-]{1,64}$", description="Prefix of every key")
+    restore: Literal["lazy", "eager"] = Field(default="lazy", description="Rebuild the last run's cells when next needed, or at start")
+    heartbeat: float = Field(default=1.0, gt=0, le=60, description="Seconds between heartbeats and checks for dead workers")
+    lease: float = Field(default=4.0, gt=0, le=600, description="Seconds without a heartbeat after which a worker is taken for dead")
+    grace: float = Field(default=10.0, ge=0, le=3600, description="Seconds after SIGTERM in which running steps may finish")
+    max_deaths: int = Field(default=3, ge=1, le=100, description="Worker deaths after which a step is failed as poison")
+    remember: int = Field(default=64, ge=1, le=4096, description="Finished jobs a session remembers, so that a repeat runs nothing")
+    events_kept: int = Field(default=10_000, ge=16, le=1 << 24, description="Events a session's stream keeps, about")
+    closed_ttl: int = Field(default=300, ge=1, le=1 << 30, description="Seconds a closed session's keys stay readable")
+    idle_ttl: int = Field(default=0, ge=0, le=1 << 30, description="Seconds without use after which a session expires; 0 is never")
+    callbacks: Annotated[frozenset[str], NoDecode] = Field(
+        default=frozenset(), description="Names of callback functions jobs may bring, comma-separated; others are refused"
+    )
+
+    @field_validator("kv_bytes", mode="before")
+    @classmethod
+    def _sizes(cls, value: object) -> object:
+        return parse_bytes(value) if isinstance(value, str) else value
+
+    @field_validator("callbacks", mode="before")
+    @classmethod
+    def _comma_separated(cls, value: object) -> object:
+        return frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("lease")
+    @classmethod
+    def _longer_than_heartbeat(cls, value: float, info: object) -> float:
+        beat = getattr(info, "data", {}).get("heartbeat")
+        if beat is not None and value < 2 * beat:
+            raise ValueError(f"must be at least twice TOKENLOOM_HEARTBEAT ({beat:g} s)")
+        return value
+
+
+def load_settings() -> WorkerSettings:
+    """Settings from the environment. Raises SettingsError naming each variable that is wrong."""
+    try:
+        settings = WorkerSettings()
+    except ValidationError as error:
+        raise SettingsError(explain(error)) from None
+    if settings.model is None and settings.engine != "fake":
+        raise SettingsError(f"{PREFIX}MODEL is not set: give the path of a GGUF model file, e.g. {PREFIX}MODEL=model.gguf")
+    return settings
+
+
+def explain(error: ValidationError) -> str:
+    """One line a variable: its name, the value given, and what is wrong with it."""
+    lines = []
+    for item in error.errors():
+        name = PREFIX + ".".join(str(part) for part in item["loc"]).upper()
+        lines.append(f"{name}={item['input']!r}: {item['msg']}")
+    return "\n".join(lines)
