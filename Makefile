@@ -28,6 +28,7 @@ test: lint tests/protocol/node_modules/.stamp
 lint: $(VENV)/.test build/src/.links
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(PACKAGES:%=-p tokenloom.%)
+	$(BIN)/mypy tests
 	PYTHONPATH=build/src $(BIN)/lint-imports --no-cache
 
 install: $(VENV)/.test
