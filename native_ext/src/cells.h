@@ -25,19 +25,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "errors.h"
+#include "page_map.h"
 
 namespace tokenloom {
 
 using Token = std::int32_t;
 using SequenceId = std::int32_t;
-using Page = std::int32_t;
 
 // Tokens to append to one sequence. Appends of one batch that name the same sequence abut, in batch order.
 struct Append {
@@ -70,26 +69,6 @@ struct CellsCounters {
     std::int64_t rewinds = 0;
     std::int64_t copies = 0;            // page copies, committed
     std::int64_t copied_positions = 0;  // cells in them
-};
-
-// Page numbers in use, as a bitmap. take() gives the lowest free one.
-class PageMap {
-   public:
-    explicit PageMap(std::int32_t capacity);
-
-    std::int32_t capacity() const noexcept { return capacity_; }
-    std::int32_t used() const noexcept { return used_; }
-    std::int32_t available() const noexcept { return capacity_ - used_; }
-    bool contains(Page page) const noexcept;
-    std::int32_t end() const noexcept;  // one more than the highest number in use, 0 when none is
-    Page take();                        // throws std::logic_error when none is left
-    void give(Page page) noexcept;
-
-   private:
-    std::int32_t capacity_;
-    std::int32_t used_ = 0;
-    std::size_t lowest_ = 0;  // every word before this one is full
-    std::vector<std::uint64_t> words_;
 };
 
 class Cells;
