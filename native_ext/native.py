@@ -1,0 +1,48 @@
+"""Imports the compiled module ``tokenloom.native_ext._core``, with errors that say what to do."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_LIBRARIES = ("ggml-base", "ggml-cpu")
+
+
+def _preload() -> None:
+    """Load ggml's libraries from the package ``libggml``, wherever it is installed.
+
+    The module looks for them beside its own package. When the two are in different places (a user's site-packages over
+    the system's), libraries loaded before it are taken instead.
+    """
+    try:
+        import libggml
+    except ImportError as error:
+        raise ImportError(
+            "ggml's shared libraries are missing: install the package libggml-python in the version tokenloom pins"
+        ) from error
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    for folder in libggml.__path__:
+        for name in _LIBRARIES:
+            for library in sorted(Path(folder).glob(f"lib*/lib{name}.{suffix}")):
+                ctypes.CDLL(str(library))
+
+
+def _import() -> ModuleType:
+    try:
+        from tokenloom.native_ext import _core
+    except ModuleNotFoundError as error:
+        raise ImportError("tokenloom's native module is not built: install tokenloom with pip") from error
+    except ImportError as error:
+        if "libggml" not in str(error):
+            raise
+        _preload()
+        from tokenloom.native_ext import _core
+    return _core
+
+
+core = _import()
