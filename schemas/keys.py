@@ -27,6 +27,10 @@ class Keys:
         """Hash: step id -> msgpack of its StepRecord."""
         return f"{self.namespace}:{{{session}}}:steps"
 
+    def finished(self, session: str) -> str:
+        """List: ids of the finished jobs that ``steps`` still remembers, oldest first."""
+        return f"{self.namespace}:{{{session}}}:finished"
+
     def events(self, session: str) -> str:
         """Stream of events, each entry one field ``e`` with the event's msgpack. The contract for readers."""
         return f"{self.namespace}:{{{session}}}:events"

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from .base import Versioned
+from .errors import ErrorBody
 from .events import FinishReason, Logprob, Usage
 from .ids import Position, Seed, SessionId, StepId, TokenId
 
@@ -63,6 +64,8 @@ class StepRecord(Versioned):
     began: float
     ended: float | None = None
     result: StepResult | None = Field(default=None, description="Given once ``reason`` is")
+    error: ErrorBody | None = Field(default=None, description="Given when ``reason`` is error")
+    deaths: int = Field(default=0, ge=0, description="The job's worker deaths when this was written")
 
 
 class JobRecord(Versioned):
@@ -72,11 +75,16 @@ class JobRecord(Versioned):
     """
 
     operation: Literal["open", "clone", "rewind", "close"]
-    result: OpenResult | CloneResult | RewindResult | CloseResult
+    result: OpenResult | CloneResult | RewindResult | CloseResult | None = None
+    error: ErrorBody | None = Field(default=None, description="Given when the job was refused or failed")
+    deaths: int = Field(default=0, ge=0, description="The job's worker deaths when this was written")
 
     @model_validator(mode="after")
     def _matching(self) -> JobRecord:
-        if not isinstance(self.result, RESULTS[self.operation]):
+        if self.result is None:
+            if self.error is None:
+                raise ValueError("result: a record has a result or an error")
+        elif not isinstance(self.result, RESULTS[self.operation]):
             raise ValueError(f"result: {type(self.result).__name__} is not what {self.operation} returns")
         return self
 
