@@ -66,11 +66,13 @@ $(VENV)/.test: $(SOURCES) $(VENV)/.tools $(VENV)/.model
 	$(INSTALL) ".[test]"
 	touch $@
 
-# The repository's folders under the names they have when installed.
+# The repository's folders under the names they have when installed. The stub makes mypy take them before the installed
+# ones: it looks for namespace packages last.
 build/src/.links: Makefile
 	rm -rf build/src
 	mkdir -p build/src/tokenloom
 	for p in $(PACKAGES); do ln -s ../../../$$p build/src/tokenloom/$$p; done
+	touch build/src/tokenloom/__init__.pyi
 	touch $@
 
 tests/protocol/node_modules/.stamp: tests/protocol/package.json tests/protocol/package-lock.json
