@@ -28,7 +28,7 @@ test: lint tests/protocol/node_modules/.stamp
 lint: $(VENV)/.test build/src/.links
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(PACKAGES:%=-p tokenloom.%)
-	$(BIN)/mypy tests
+	$(BIN)/mypy tests $(wildcard examples/*.py benchmarks/*.py)
 	PYTHONPATH=build/src $(BIN)/lint-imports --no-cache
 
 install: $(VENV)/.test
