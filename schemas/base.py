@@ -19,4 +19,4 @@ class Wire(BaseModel):
 class Versioned(Wire):
     """A model that travels on its own and so carries the version of the contract it was written for."""
 
-    v: Literal[1] = Field(default=WIRE_VERSION, description="Version of the wire contract")
+    v: Literal[1] = Field(default=1, description="Version of the wire contract")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Union
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, PrivateAttr, Strict, TypeAdapter
 
 from .base import Versioned, Wire
 from .errors import ErrorBody
@@ -17,21 +17,35 @@ class Logprob(Wire):
     """Natural-log probability of a generated token, and of the most likely ones as [token, logprob], best first."""
 
     chosen: float
-    top: list[tuple[TokenId, float]] = []
+    # A tuple arrives as a list.
+    top: list[Annotated[tuple[TokenId, float], Strict(False)]] = []
 
 
 class Usage(Wire):
     """Token counts of a step. ``cached`` of the ``appended`` and earlier tokens needed no forward."""
 
-    appended: int
-    generated: int
-    cached: int = 0
+    appended: int = Field(ge=0)
+    generated: int = Field(ge=0)
+    cached: int = Field(default=0, ge=0)
 
 
 class EventBase(Versioned):
+    """What every event carries, and ``id`` besides once it was read from a stream."""
+
+    _id: str | None = PrivateAttr(default=None)
+
     session: SessionId
     job: StepId = Field(description="The RQ job behind the event; for a step, the step's id")
     at: float = Field(description="Unix time in seconds at the worker")
+
+    @property
+    def id(self) -> str | None:
+        """The id of its entry in the session's stream, to resume after; None for an event that was never in one."""
+        return self._id
+
+    def mark(self, id: str) -> None:
+        """Sets ``id``; for readers."""
+        self._id = id
 
 
 class OpenedEvent(EventBase):
@@ -54,7 +68,8 @@ class AppendedEvent(EventBase):
 class TokensEvent(EventBase):
     """A step generated these tokens, the first at ``position``.
 
-    ``text`` is what became certain: half a character, or what may be the start of a stop string, comes with a later event.
+    ``text`` is what became certain: half a character, or what may be the start of a stop string, comes with a later
+    event.
     """
 
     type: Literal["tokens"] = "tokens"
@@ -104,17 +119,13 @@ class ErrorEvent(EventBase):
 
 
 Event = Annotated[
-    Union[
-        OpenedEvent,
-        AppendedEvent,
-        TokensEvent,
-        FinishedEvent,
-        RewoundEvent,
-        ClonedEvent,
-        ClosedEvent,
-        ErrorEvent,
-    ],
+    OpenedEvent | AppendedEvent | TokensEvent | FinishedEvent | RewoundEvent | ClonedEvent | ClosedEvent | ErrorEvent,
     Field(discriminator="type"),
 ]
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+#: The models of all events, by ``type``.
+EVENT_TYPES: dict[str, type[EventBase]] = {
+    model.model_fields["type"].default: model for model in get_args(get_args(Event)[0])
+}

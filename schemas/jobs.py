@@ -1,4 +1,4 @@
-"""The functions the jobs name. Only BatchWorker serves them; any other RQ worker gets an error that says how to run it."""
+"""The functions the jobs name. Only BatchWorker serves them; any other RQ worker gets an error saying how to run it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ class Keys:
 
     def session(self, session: str) -> str:
         """Hash: v, model, seed, defaults, length, owner, epoch, parent, forked_at, state, tenant, created, used, and
-        ``cancel:STEP`` for each step asked to end."""
+        ``cancel:STEP`` for each step asked to end.
+        """
         return f"{self.namespace}:{{{session}}}:session"
 
     def log(self, session: str) -> str:

@@ -13,6 +13,8 @@ from .ids import Position, Seed, SessionId, StepId, TokenId
 
 
 class OpenResult(Versioned):
+    """The session is there; ``length`` is 0 when it was created."""
+
     session: SessionId
     seed: Seed
     length: Position
@@ -33,6 +35,8 @@ class StepResult(Versioned):
 
 
 class CloneResult(Versioned):
+    """``targets`` hold the first ``length`` tokens of ``session``, each with its seed."""
+
     session: SessionId
     targets: list[SessionId]
     seeds: list[Seed]
@@ -40,11 +44,15 @@ class CloneResult(Versioned):
 
 
 class RewindResult(Versioned):
+    """The log has ``length`` tokens now."""
+
     session: SessionId
     length: Position
 
 
 class CloseResult(Versioned):
+    """The session is no more."""
+
     session: SessionId
     closed: bool = Field(description="False when there was no such session, or it was closed already")
 
@@ -52,8 +60,8 @@ class CloseResult(Versioned):
 class StepRecord(Versioned):
     """How far a step has come; kept under its id in the session's ``steps`` hash, and rewritten by every commit.
 
-    The step's tokens are the log's ``[base, base + appended + generated)``. ``reason`` is None while it runs. A finished
-    record is the step's memory: the same id enqueued again returns ``result`` and runs nothing.
+    The step's tokens are the log's ``[base, base + appended + generated)``. ``reason`` is None while it runs. A
+    finished record is the step's memory: the same id enqueued again returns ``result`` and runs nothing.
     """
 
     base: Position
@@ -63,7 +71,7 @@ class StepRecord(Versioned):
     reason: FinishReason | None = None
     began: float
     ended: float | None = None
-    result: StepResult | None = Field(default=None, description="Given once ``reason`` is")
+    result: StepResult | None = Field(default=None, description="Given once `reason` is")
     error: ErrorBody | None = Field(default=None, description="Given when ``reason`` is error")
     deaths: int = Field(default=0, ge=0, description="The job's worker deaths when this was written")
 

@@ -34,7 +34,9 @@ class OpenRequest(Request):
 
     function: ClassVar[str] = "tokenloom.schemas.jobs.open"
 
-    seed: Seed | None = Field(default=None, description="Default: derived from the session's id and the time of opening")
+    seed: Seed | None = Field(
+        default=None, description="Default: derived from the session's id and the time of opening"
+    )
     defaults: Generation | None = None
     exist_ok: bool = Field(default=False, description="Opening an open session is then a success that changes nothing")
 
@@ -55,8 +57,12 @@ class StepRequest(Request):
     text: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     messages: list[ChatMessage] | None = Field(default=None, min_length=1, max_length=4096)
     generation: Generation = Generation()
-    deadline: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Unix time in seconds after which the step ends as `timeout`")
-    at_length: Position | None = Field(default=None, description="Refuse unless the log has this length when the step starts")
+    deadline: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="Unix time in seconds after which the step ends as `timeout`"
+    )
+    at_length: Position | None = Field(
+        default=None, description="Refuse unless the log has this length when the step starts"
+    )
 
     @model_validator(mode="after")
     def _one_input(self) -> StepRequest:
@@ -73,7 +79,9 @@ class CloneRequest(Request):
 
     targets: list[SessionId] = Field(min_length=1, max_length=MAX_CLONES)
     upto: Position | None = Field(default=None, description="Default: the whole log")
-    seeds: list[Seed] | None = Field(default=None, description="One a target; default: derived from source's seed and target's id")
+    seeds: list[Seed] | None = Field(
+        default=None, description="One a target; default: derived from the source's seed and the target's id"
+    )
 
     @property
     def sessions(self) -> tuple[str, ...]:
