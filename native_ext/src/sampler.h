@@ -9,8 +9,8 @@
 //   at temperature 0, the highest logit, lowest id among equals; otherwise temperature, top-k, top-p, min-p, one draw.
 //   Each filter sees the distribution the one before it left, renormalized; among equals the lower id is the likelier.
 // - The draw: u = philox_uniform(seed, position); the kept tokens are laid out in ascending id, each as wide as its
-//   weight, and the token that covers u times their sum is taken. A token whose probability is below e^-87 of the best
-//   one's is never drawn.
+//   weight, and the token that covers u times their sum is taken. A token less likely than e^-88 times the best one is
+//   never drawn.
 // - -inf is a logit that excludes its token. NaN, +inf, and a row of nothing but -inf are EngineError: the model, not the
 //   caller, is at fault. Sums that leave the range of float32 stay at its largest finite value.
 // - logprobs are natural logs of the softmax of the row as given, before bias and everything else.
@@ -63,31 +63,31 @@ class Sampler {
                    const Sampling& sampling);
 
    private:
-    struct Scan {
-        float best;           // the highest logit
-        std::int32_t token;   // its lowest id
+    struct Best {
+        float logit;
+        std::int32_t token;  // the lowest id among equals
     };
 
-    Scan scan(std::span<const float> logits);
-    std::span<const float> adjust(std::span<const float> logits, std::span<const std::int32_t> tokens,
+    Best scan(std::span<const float> row);
+    std::span<const float> adjust(std::span<const float> row, std::span<const std::int32_t> tokens,
                                   const Sampling& sampling);
     void penalize(std::span<const std::int32_t> tokens, const Sampling& sampling);
-    void select(std::span<const float> logits, std::size_t count);
+    double log_sum(std::span<const float> row, float best);
+    void select(std::span<const float> row, std::size_t count);
     void weigh(std::span<const float> logits, float best, double temperature);
     void keep_top_p(double top_p);
     void keep_min_p(double min_p);
     std::size_t draw(double uniform) const;
-    void add_logprobs(std::span<const float> logits, float best, std::int64_t count, Sampled& out);
 
     std::vector<float> adjusted_;         // the row after bias and penalties
     std::vector<std::int32_t> seen_;      // occurrences in the window, by token; all 0 between calls
     std::vector<float> maxima_;           // of each block of the row last scanned
     std::vector<float> order_;            // scratch of select()
-    std::vector<std::int32_t> selected_;  // the ids select() kept, ascending
-    std::vector<float> chosen_;           // their logits
-    std::vector<float> weights_;          // probability relative to the best one's, by candidate
-    std::vector<double> mass_;            // scratch of keep_top_p()
-    std::vector<std::int32_t> bucket_;    // scratch of keep_top_p()
+    std::vector<std::int32_t> selected_;  // what select() kept: ids, ascending
+    std::vector<float> chosen_;           // what select() kept: logits
+    std::vector<float> weights_;          // by candidate: its probability relative to the best one's, 0 when dropped
+    std::vector<double> mass_;            // scratch of keep_top_p(): sums by bucket
+    std::vector<std::int32_t> bucket_;    // scratch of keep_top_p(): candidates of the last bucket
 };
 
 }  // namespace tokenloom
