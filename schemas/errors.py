@@ -25,7 +25,8 @@ ErrorCode = Literal[
     "poison",  # killed its worker too often
     "engine",  # the forward failed on this step
     "overloaded",  # a limit on waiting work refused it
-    "stopped",  # RQ's stop-job
+    "stopped",  # RQ's stop-job, or RQ's cancel of a running job
+    "timeout",  # RQ's job timeout
     "internal",
 ]
 

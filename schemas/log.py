@@ -14,10 +14,7 @@ GENERATED = 1 << 24
 def pack(tokens: Iterable[int], *, generated: bool) -> bytes:
     """Log bytes of the given token ids, all of one role."""
     flag = GENERATED if generated else 0
-    words = array("I", [token | flag for token in tokens])
-    if sys.byteorder == "big":
-        words.byteswap()
-    return words.tobytes()
+    return words_to_bytes(array("I", [token | flag for token in tokens]))
 
 
 def unpack(data: bytes) -> list[int]:
@@ -34,3 +31,11 @@ def words(data: bytes) -> array[int]:
     if sys.byteorder == "big":
         result.byteswap()
     return result
+
+
+def words_to_bytes(words: array[int]) -> bytes:
+    """Log bytes of 32-bit words, flags included."""
+    if sys.byteorder == "big":
+        words = words[:]
+        words.byteswap()
+    return words.tobytes()
