@@ -11,6 +11,11 @@
 namespace py = pybind11;
 
 PYBIND11_MODULE(_core, m) {
+#ifdef TOKENLOOM_NEEDS_AVX2
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
+        throw py::import_error("this CPU lacks AVX2, FMA or F16C, which the ggml that tokenloom was built against needs");
+    }
+#endif
     // ggml's ABI moves between versions: a mismatch would corrupt memory rather than fail.
     if (std::strcmp(ggml_version(), TOKENLOOM_GGML_VERSION) != 0) {
         throw py::import_error(std::string("tokenloom was compiled against ggml " TOKENLOOM_GGML_VERSION " but found ggml ") +
@@ -22,14 +27,9 @@ PYBIND11_MODULE(_core, m) {
     }
     m.doc() = "The native core of tokenloom: GGUF reading, cells, forward, sampling.";
     m.attr("ggml_version") = ggml_version();
-#ifdef TOKENLOOM_BIND_errors
     tokenloom::bind_errors(m);
-#endif
-#ifdef TOKENLOOM_BIND_cells
     tokenloom::bind_cells(m);
-#endif
-#ifdef TOKENLOOM_BIND_sampler
     tokenloom::bind_sampler(m);
-#endif
     tokenloom::bind_gguf(m);
+    tokenloom::bind_engine(m);
 }

@@ -1,0 +1,110 @@
+"""The engine ``ggml``: GGUF models of architecture ``llama`` on the CPU, through ggml and our own attention.
+
+See ``engine.Engine`` for the contract. What holds of this engine beyond it: cells are pages of 64 positions in float16;
+the weights stay in the mapped file; memory for cells grows with the pages in use, up to ``kv_bytes``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tokenloom.native_ext.engine import (
+    EngineError,
+    EngineSettings,
+    EngineStats,
+    Entry,
+    Geometry,
+    Output,
+    TokenLogprobs,
+)
+from tokenloom.native_ext.fingerprint import fingerprint
+from tokenloom.native_ext.native import core
+
+if TYPE_CHECKING:
+    from tokenloom.native_ext import _core
+
+
+class GgmlEngine:
+    """A loaded model. Not for two threads at once; ``forward`` releases the GIL."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """Raises ModelError for a file that cannot be served, EngineError for settings out of range."""
+        self._core: _core.Engine | None = core.Engine(
+            os.fsencode(settings.model),
+            kv_bytes=settings.kv_bytes,
+            threads=settings.threads,
+            max_batch_tokens=settings.max_batch_tokens,
+            max_sequences=settings.max_sequences,
+        )
+        self._geometry = Geometry(
+            fingerprint=fingerprint(settings.model, self._core.header_bytes()), **self._core.geometry()
+        )
+        self._metadata: Mapping[str, Any] | None = None
+
+    @property
+    def _open(self) -> _core.Engine:
+        if self._core is None:
+            raise EngineError("the engine is closed")
+        return self._core
+
+    @property
+    def geometry(self) -> Geometry:
+        return self._geometry
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        if self._metadata is None:
+            self._metadata = MappingProxyType(self._open.metadata())
+        return self._metadata
+
+    @property
+    def stats(self) -> EngineStats:
+        return EngineStats(**self._open.stats())
+
+    def new(self) -> int:
+        return self._open.create()
+
+    def remove(self, sequence: int) -> None:
+        self._open.remove(sequence)
+
+    def clone(self, sequence: int, upto: int | None = None) -> int:
+        if upto is None:
+            upto = self.length(sequence)
+        return self._open.clone(sequence, upto)
+
+    def rewind(self, sequence: int, to: int) -> None:
+        self._open.rewind(sequence, to)
+
+    def length(self, sequence: int) -> int:
+        return self._open.length(sequence)
+
+    def pages(self, sequence: int) -> list[int]:
+        """The numbers of the pages that hold the sequence's cells, in position order."""
+        return self._open.pages(sequence)
+
+    def pages_needed(self, growth: Mapping[int, int]) -> int:
+        return self._open.pages_needed(dict(growth))
+
+    def pages_held(self, sequence: int) -> int:
+        return self._open.pages_held(sequence)
+
+    def forward(self, batch: Sequence[Entry]) -> list[Output]:
+        return [
+            Output(
+                token=token,
+                logprobs=None if logprobs is None else TokenLogprobs(chosen=logprobs[0], top=logprobs[1]),
+                logits=logits,
+            )
+            for token, logprobs, logits in self._open.forward(batch)
+        ]
+
+    def close(self) -> None:
+        self._core = None
+
+
+def load(settings: EngineSettings) -> GgmlEngine:
+    """What the entry point ``ggml`` of the group ``tokenloom.engines`` names."""
+    return GgmlEngine(settings)

@@ -1,0 +1,80 @@
+// The forward: a FlatBatch through the model's ggml graph, to the logits of the rows asked for.
+//
+// The graph has one node sequence for any number of rows, every node treats rows independently, and no node sees how many
+// there are; that, ggml's plain matrix multiplication and our own attention (attention.h) make a row's logits depend on
+// its own sequence alone. The graph and its buffer are kept while the numbers of rows and outputs stay the same.
+// Not thread-safe.
+
+#pragma once
+
+#include <ggml-alloc.h>
+#include <ggml-cpu.h>
+#include <ggml.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention_op.h"
+#include "batch.h"
+#include "kv_pool.h"
+#include "model.h"
+
+namespace tokenloom {
+
+class Forward {
+public:
+    // `threads` of ggml's, one of them the caller's; the others sleep between forwards.
+    Forward(const Model& model, KvPool& pool, int threads);
+    ~Forward();
+    Forward(const Forward&) = delete;
+    Forward& operator=(const Forward&) = delete;
+
+    // Runs the batch: stores its keys and values in the cells its slots name, and returns float32 logits
+    // [outputs][vocabulary], valid until the next call. Pages of the slots must be in the pool.
+    // Throws EngineError when memory for the batch cannot be had; the cells of the batch are then undefined.
+    std::span<const float> run(const FlatBatch& batch);
+
+    // Take the path for weights whose rows ggml multiplies in groups (see Model::grouped_rows) whatever the weights.
+    // For tests.
+    void force_odd_rows() { odd_rows_ = true; }
+
+    size_t buffer_bytes() const;
+
+private:
+    struct AllocatorFree {
+        void operator()(ggml_gallocr_t allocator) const { ggml_gallocr_free(allocator); }
+    };
+    struct PoolFree {
+        void operator()(ggml_threadpool_t pool) const { ggml_threadpool_free(pool); }
+    };
+
+    int padded(int rows) const { return odd_rows_ && rows % 2 == 0 && rows > 0 ? rows + 1 : rows; }
+    void build(int rows, int outputs, bool pick);
+    ggml_tensor* multiply(const Matrix& matrix, ggml_tensor* x) const;
+    ggml_tensor* normalize(ggml_tensor* x, ggml_tensor* weight) const;
+    ggml_tensor* rotate(ggml_tensor* x, int heads) const;
+    ggml_tensor* feed_forward(const Layer& layer, ggml_tensor* x) const;
+    void write_inputs(const FlatBatch& batch);
+
+    const Model& model_;
+    int threads_;
+    bool odd_rows_;
+    AttentionOps attention_;
+    std::unique_ptr<ggml_threadpool, PoolFree> threadpool_;
+    GgmlContext context_;
+    std::unique_ptr<std::remove_pointer_t<ggml_gallocr_t>, AllocatorFree> allocator_;
+    std::vector<uint8_t> work_;
+
+    // The graph as built last.
+    int rows_ = -1;
+    int outputs_ = -1;
+    size_t nodes_;
+    ggml_cgraph* graph_ = nullptr;
+    ggml_tensor* embeddings_ = nullptr;  // float32 [embedding, rows]
+    ggml_tensor* positions_ = nullptr;   // int32 [rows]
+    ggml_tensor* picks_ = nullptr;       // int32 [outputs], null when every row is an output
+    ggml_tensor* logits_ = nullptr;      // float32 [vocabulary, outputs], null without outputs
+};
+
+}  // namespace tokenloom

@@ -1,0 +1,106 @@
+// A loaded model: its numbers, and its tensors as ggml tensors over the mapped file.
+//
+// Weights stay in the mapping, in a plain CPU buffer (ggml_backend_cpu_buffer_from_ptr), where ggml_mul_mat computes one
+// dot product per row and token whatever the batch. Vectors (norms, biases, RoPE factors) that are not float32 are
+// converted into a small buffer of their own. Every tensor's shape and type is checked before it is touched, and a tensor
+// the graph would not use is refused: it stands for mathematics that would silently be left out.
+//
+// Packed weights are to take the place of `Matrix` (a weight with its optional bias): the graph multiplies only through
+// it.
+
+#pragma once
+
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "gguf.h"
+#include "hparams.h"
+#include "mapped_file.h"
+
+namespace tokenloom {
+
+struct GgmlContextFree {
+    void operator()(ggml_context* context) const { ggml_free(context); }
+};
+using GgmlContext = std::unique_ptr<ggml_context, GgmlContextFree>;
+
+struct GgmlBufferFree {
+    void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); }
+};
+using GgmlBuffer = std::unique_ptr<ggml_backend_buffer, GgmlBufferFree>;
+
+// weight: [in, out] in ggml's order; bias: float32 [out] or null.
+struct Matrix {
+    ggml_tensor* weight = nullptr;
+    ggml_tensor* bias = nullptr;
+};
+
+struct Layer {
+    ggml_tensor* attention_norm = nullptr;  // float32 [embedding]
+    Matrix query, key, value, attention_out;
+    ggml_tensor* ffn_norm = nullptr;        // float32 [embedding]
+    Matrix gate, up, down;
+};
+
+class Model {
+public:
+    // Opens, checks and maps the file; reads no weights. Throws ModelError, also when the weights are larger than the
+    // memory this process may use (cells come on top of it and are not counted, since they grow with use).
+    explicit Model(const std::string& path);
+
+    const GgufFile& file() const { return file_; }
+    const HParams& hparams() const { return hparams_; }
+    int vocabulary() const { return vocabulary_; }
+    uint64_t weight_bytes() const { return weight_bytes_; }
+
+    const std::vector<Layer>& layers() const { return layers_; }
+    ggml_tensor* output_norm() const { return output_norm_; }
+    const Matrix& output() const { return output_; }
+    // float32 [rope dimensions / 2] or null.
+    ggml_tensor* rope_factors() const { return rope_factors_; }
+
+    // True when ggml multiplies some weight's rows in groups (it does on some ARM CPUs), in which case an even number of
+    // rows in a batch takes another path than an odd one and may give other bits.
+    bool grouped_rows() const { return grouped_rows_; }
+
+    // Writes the embedding of `token` as float32 [embedding] to `out`. 0 <= token < vocabulary.
+    void embed(int token, float* out) const;
+
+private:
+    const GgufTensor& require(const std::string& name) const;
+    void check_shape(const GgufTensor& tensor, std::vector<int64_t> shape) const;
+    Matrix matrix(const std::string& name, int64_t in, int64_t out);
+    ggml_tensor* weight(const GgufTensor& tensor);
+    ggml_tensor* vector(const std::string& name, int64_t size, bool required);
+    void fill_vectors();
+    void refuse_unused() const;
+    void check_memory() const;
+
+    MappedFile mapped_;
+    GgufFile file_;
+    HParams hparams_;
+    int vocabulary_ = 0;
+    uint64_t weight_bytes_ = 0;
+    bool grouped_rows_ = false;
+
+    GgmlContext weights_;      // tensors in the mapping
+    GgmlContext vectors_;      // tensors in vector_buffer_
+    GgmlBuffer mapping_;
+    GgmlBuffer vector_buffer_;
+    std::vector<std::pair<ggml_tensor*, const GgufTensor*>> pending_;  // vectors to fill
+    std::unordered_set<std::string_view> used_;
+
+    const GgufTensor* embedding_ = nullptr;
+    std::vector<Layer> layers_;
+    ggml_tensor* output_norm_ = nullptr;
+    Matrix output_;
+    ggml_tensor* rope_factors_ = nullptr;
+};
+
+}  // namespace tokenloom
