@@ -26,26 +26,53 @@ class WorkerSettings(BaseSettings):
 
     model: Path | None = Field(default=None, description="Path of the GGUF model file (required)")
     engine: str = Field(default="ggml", description="Entry point of group tokenloom.engines that runs the model")
-    single_sequence: bool = Field(default=False, description="Hold one resident session at a time, swapping sessions in and out")
-    kv_bytes: Annotated[int, Field(ge=1 << 20)] = Field(default=1 << 30, description="Most memory for KV cells; accepts 512M, 2GiB")
-    threads: int = Field(default=0, ge=0, le=4096, description="Threads of a forward; 0 is every core this process may use")
+    single_sequence: bool = Field(
+        default=False, description="Hold one resident session at a time, swapping sessions in and out"
+    )
+    kv_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
+        default=1 << 30, description="Most memory for KV cells; accepts 512M, 2GiB"
+    )
+    threads: int = Field(
+        default=0, ge=0, le=4096, description="Threads of a forward; 0 is every core this process may use"
+    )
     max_batch_tokens: int = Field(default=512, ge=1, le=1 << 16, description="Most tokens in one forward")
-    prefill_chunk: int = Field(default=128, ge=1, le=1 << 16, description="Most prompt tokens of one session in one forward while others wait")
+    prefill_chunk: int = Field(
+        default=128, ge=1, le=1 << 16, description="Most prompt tokens of one session in one forward while others wait"
+    )
     max_sequences: int = Field(default=1024, ge=1, le=1 << 16, description="Most sessions with cells in memory")
-    max_active: int = Field(default=256, ge=1, le=1 << 16, description="Most steps running at once; more wait in the queue")
-    max_claimed: int = Field(default=1024, ge=1, le=1 << 16, description="Most jobs taken from the queue and not finished")
-    namespace: str = Field(default=DEFAULT_NAMESPACE, pattern=r"^[A-Za-z0-9._:-]{1,64}$", description="Prefix of every key")
-    restore: Literal["lazy", "eager"] = Field(default="lazy", description="Rebuild the last run's cells when next needed, or at start")
-    heartbeat: float = Field(default=1.0, gt=0, le=60, description="Seconds between heartbeats and checks for dead workers")
-    lease: float = Field(default=4.0, gt=0, le=600, description="Seconds without a heartbeat after which a worker is taken for dead")
-    grace: float = Field(default=10.0, ge=0, le=3600, description="Seconds after SIGTERM in which running steps may finish")
+    max_active: int = Field(
+        default=256, ge=1, le=1 << 16, description="Most steps running at once; more wait in the queue"
+    )
+    max_claimed: int = Field(
+        default=1024, ge=1, le=1 << 16, description="Most jobs taken from the queue and not finished"
+    )
+    namespace: str = Field(
+        default=DEFAULT_NAMESPACE, pattern=r"^[A-Za-z0-9._:-]{1,64}$", description="Prefix of every key"
+    )
+    restore: Literal["lazy", "eager"] = Field(
+        default="lazy", description="Rebuild the last run's cells when next needed, or at start"
+    )
+    heartbeat: float = Field(
+        default=1.0, gt=0, le=60, description="Seconds between heartbeats and checks for dead workers"
+    )
+    lease: float = Field(
+        default=4.0, gt=0, le=600, description="Seconds without a heartbeat after which a worker is taken for dead"
+    )
+    grace: float = Field(
+        default=10.0, ge=0, le=3600, description="Seconds after SIGTERM in which running steps may finish"
+    )
     max_deaths: int = Field(default=3, ge=1, le=100, description="Worker deaths after which a step is failed as poison")
-    remember: int = Field(default=64, ge=1, le=4096, description="Finished jobs a session remembers, so that a repeat runs nothing")
+    remember: int = Field(
+        default=64, ge=1, le=4096, description="Finished jobs a session remembers, so that a repeat runs nothing"
+    )
     events_kept: int = Field(default=10_000, ge=16, le=1 << 24, description="Events a session's stream keeps, about")
     closed_ttl: int = Field(default=300, ge=1, le=1 << 30, description="Seconds a closed session's keys stay readable")
-    idle_ttl: int = Field(default=0, ge=0, le=1 << 30, description="Seconds without use after which a session expires; 0 is never")
+    idle_ttl: int = Field(
+        default=0, ge=0, le=1 << 30, description="Seconds without use after which a session expires; 0 is never"
+    )
     callbacks: Annotated[frozenset[str], NoDecode] = Field(
-        default=frozenset(), description="Names of callback functions jobs may bring, comma-separated; others are refused"
+        default=frozenset(),
+        description="Names of callback functions jobs may bring, comma-separated; others are refused",
     )
 
     @field_validator("kv_bytes", mode="before")
@@ -74,7 +101,9 @@ def load_settings() -> WorkerSettings:
     except ValidationError as error:
         raise SettingsError(explain(error)) from None
     if settings.model is None and settings.engine != "fake":
-        raise SettingsError(f"{PREFIX}MODEL is not set: give the path of a GGUF model file, e.g. {PREFIX}MODEL=model.gguf")
+        raise SettingsError(
+            f"{PREFIX}MODEL is not set: give the path of a GGUF model file, e.g. {PREFIX}MODEL=model.gguf"
+        )
     return settings
 
 

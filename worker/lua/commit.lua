@@ -1,0 +1,83 @@
+-- The fenced write: everything a session ever gets written goes through here, all of it or nothing.
+--
+-- KEYS: 1 session hash, 2 log, 3 steps hash, 4 finished list, 5 events stream (one hash tag).
+-- ARGV: 1 the write, msgpack of a map:
+--   owner, epoch  who writes; anything else in the hash answers "lost"
+--   state         the state the session must be in ("" for not opened)
+--   length        the length the log must have, in tokens
+--   job, record   the job behind the write and its new record; the same record found there answers "again":
+--                 this very write was done before and its answer was lost on the way
+--   done          the record is final: remember it among the finished
+--   begin         the job starts (again): it is not among the finished any more
+--   remember      how many finished jobs to keep
+--   set           field, value, ... for the session hash
+--   reset         true: drop the old log, steps and cancel marks first (opening anew)
+--   cut           new length of the log in tokens, before appending
+--   append        bytes for the log
+--   events        event bodies, in order; channel, kept: where to publish, how many to keep
+--   ttl           seconds the keys live from now; 0 lifts it
+-- Answer: {status, length, cancelled, event ids...}; status is ok, again, lost, state or length.
+
+local w = cmsgpack.unpack(ARGV[1])
+local session, log, steps, finished, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+
+local now = redis.call('HMGET', session, 'owner', 'epoch', 'state', 'length')
+local state, length = now[3] or '', tonumber(now[4] or '0')
+if now[1] ~= w.owner or tonumber(now[2] or '-1') ~= w.epoch then
+  return {'lost', length, 0}
+end
+
+local mark = 'cancel:' .. w.job
+local cancelled = redis.call('HEXISTS', session, mark)
+if redis.call('HGET', steps, w.job) == w.record then
+  return {'again', length, cancelled}
+end
+if state ~= w.state then
+  return {'state', length, cancelled}
+end
+-- the log itself decides: after a loss of data the hash and the string may disagree
+if length ~= w.length or redis.call('STRLEN', log) ~= length * 4 then
+  return {'length', math.min(length, math.floor(redis.call('STRLEN', log) / 4)), cancelled}
+end
+
+if w.reset then
+  redis.call('DEL', session, log, steps, finished)
+  redis.call('HSET', session, 'owner', w.owner, 'epoch', w.epoch)
+  length = 0
+end
+if w.cut and w.cut < length then
+  if w.cut == 0 then
+    redis.call('DEL', log)
+  else
+    redis.call('SET', log, redis.call('GETRANGE', log, 0, w.cut * 4 - 1))
+  end
+  length = w.cut
+end
+if w.append and #w.append > 0 then
+  redis.call('APPEND', log, w.append)
+  length = length + #w.append / 4
+end
+redis.call('HSET', session, 'length', length, unpack(w.set))
+redis.call('HSET', steps, w.job, w.record)
+if w.done then
+  redis.call('HDEL', session, mark)
+  redis.call('LREM', finished, 0, w.job)
+  if redis.call('RPUSH', finished, w.job) > w.remember then
+    redis.call('HDEL', steps, redis.call('LPOP', finished))
+  end
+elseif w.begin then
+  redis.call('LREM', finished, 0, w.job)
+end
+
+local answer = {'ok', length, cancelled}
+for _, event in ipairs(w.events) do
+  local id = redis.call('XADD', events, 'MAXLEN', '~', w.kept, '*', 'e', event)
+  redis.call('PUBLISH', w.channel, '\146' .. cmsgpack.pack(id) .. event)
+  answer[#answer + 1] = id
+end
+if w.ttl then
+  for _, key in ipairs(KEYS) do
+    if w.ttl > 0 then redis.call('EXPIRE', key, w.ttl) else redis.call('PERSIST', key) end
+  end
+end
+return answer

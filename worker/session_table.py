@@ -1,0 +1,183 @@
+"""The sessions a worker owns, and the jobs waiting in each.
+
+A job stands in the line of every session it needs (a clone: its source and its targets), and its turn has come when it
+is first in all of them. Lines are filled in the order of the queue, so two jobs never wait for each other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from .jobs.claimed import Claimed, Outcomes
+from .prefixes import common_prefix
+from .residency import Residency
+from .session import Session
+from .step import Step
+from .store import Store
+from .waiting import Waiting
+
+#: Seconds a session without cells and without work stays owned.
+IDLE_OWNED = 60.0
+
+
+class SessionTable:
+    """Session id -> Session, with its jobs."""
+
+    def __init__(self, store: Store, residency: Residency, outcomes: Outcomes) -> None:
+        self.sessions: dict[str, Session] = {}
+        self._store = store
+        self._residency = residency
+        self._outcomes = outcomes
+        self._jobs: dict[str, Waiting] = {}
+
+    @property
+    def jobs(self) -> int:
+        """Jobs taken and not ended."""
+        return len(self._jobs)
+
+    def find(self, job: str) -> Waiting | None:
+        """A job that has been taken and has not ended."""
+        return self._jobs.get(job)
+
+    # -- taking ------------------------------------------------------------------------------------------------------
+
+    def take(self, claimed: Sequence[Claimed]) -> None:
+        """Read what is not known yet of the jobs and their sessions, and put the jobs in line."""
+        epochs = {name: epoch for job in claimed for name, epoch in job.epochs.items() if epoch >= 0}
+        unknown = {
+            name: epoch
+            for name, epoch in epochs.items()
+            if name not in self.sessions or self.sessions[name].epoch != epoch
+        }
+        if unknown:
+            for session in self._store.load(unknown):
+                self._seat(session)
+        records = self._store.records([(job.session or "", job.id) for job in claimed]) if claimed else []
+        for job, (record, cancelled) in zip(claimed, records, strict=True):
+            self._line_up(Waiting(job, record, cancelled))
+
+    def adopt(self, epochs: Mapping[str, int]) -> list[Session]:
+        """Sessions taken into ownership outside the queue, read and seated."""
+        fresh = self._store.load(epochs) if epochs else []
+        for session in fresh:
+            self._seat(session)
+        return fresh
+
+    def _line_up(self, waiting: Waiting) -> None:
+        former = self._jobs.get(waiting.id)
+        if former is not None:  # delivered again while still here: the newer claim stands
+            self._leave(former)
+            self._outcomes.drop(former.claimed)
+        self._jobs[waiting.id] = waiting
+        now = time.monotonic()
+        for name in waiting.names:
+            if name in self.sessions:
+                self.sessions[name].waiting.append(waiting)
+                self.sessions[name].used = now
+
+    def _seat(self, fresh: Session) -> None:
+        """A session as Redis has it, over what we may have known of it under an older epoch."""
+        known = self.sessions.get(fresh.id)
+        if known is not None:
+            for waiting in self._of(known):
+                self._forget(waiting)
+            self._inherit_cells(known, fresh)
+        self.sessions[fresh.id] = fresh
+
+    def _inherit_cells(self, known: Session, fresh: Session) -> None:
+        sequence, cached = known.sequence, self._residency.cached(known)
+        if sequence is not None:
+            keep = min(cached, common_prefix(known.log, fresh.log))
+            self._residency.move(known, fresh, keep)
+
+    # -- lines -------------------------------------------------------------------------------------------------------
+
+    def next_jobs(self) -> Iterator[Waiting]:
+        """Jobs first in every line they stand in, and interrupted ones wherever they stand; oldest claim first."""
+        for waiting in list(self._jobs.values()):
+            lines = [self.sessions[name].waiting for name in waiting.names if name in self.sessions]
+            if not any(waiting in line for line in lines):
+                continue  # running
+            targets = (self.sessions[name] for name in waiting.names[1:] if name in self.sessions)
+            if waiting.interrupted or (
+                all(line[0] is waiting for line in lines if line) and all(t.running is None for t in targets)
+            ):
+                yield waiting
+
+    def start(self, step: Step) -> None:
+        """The step leaves the line and runs; its job has not ended."""
+        self._leave(self._jobs[step.id])
+        step.session.running = step
+
+    def end(self, waiting: Waiting) -> None:
+        """The job has ended."""
+        self._leave(waiting)
+        self._jobs.pop(waiting.id, None)
+        now = time.monotonic()
+        for name in waiting.names:
+            session = self.sessions.get(name)
+            if session is not None:
+                session.used = now
+                if session.running is not None and session.running.id == waiting.id:
+                    session.running = None
+
+    def _leave(self, waiting: Waiting) -> None:
+        for name in waiting.names:
+            session = self.sessions.get(name)
+            if session is not None and waiting in session.waiting:
+                session.waiting.remove(waiting)
+
+    def unfinished(self) -> list[Claimed]:
+        """Every job not ended, oldest claim first."""
+        return [waiting.claimed for waiting in self._jobs.values()]
+
+    # -- losing ------------------------------------------------------------------------------------------------------
+
+    def lose(self, name: str) -> None:
+        """Another worker has the session: drop it, its cells and its jobs."""
+        session = self.sessions.get(name)
+        if session is None:
+            return
+        for waiting in self._of(session):
+            self._forget(waiting)
+        self._residency.drop(session)
+        self.sessions.pop(name, None)
+
+    def reread(self, session: Session) -> None:
+        """Redis has another log than we thought: take Redis's word, and begin the session's jobs again from there."""
+        jobs = self._of(session)
+        fresh = self._store.load({session.id: session.epoch})[0]
+        self._inherit_cells(session, fresh)
+        session.running = None
+        for waiting in jobs:
+            self._leave(waiting)
+        self.sessions[session.id] = fresh
+        records = self._store.records([(waiting.names[0], waiting.id) for waiting in jobs])
+        for waiting, (record, cancelled) in zip(jobs, records, strict=True):
+            waiting.record, waiting.cancelled = record, cancelled
+            for name in waiting.names:
+                if name in self.sessions and waiting not in self.sessions[name].waiting:
+                    self.sessions[name].waiting.append(waiting)
+
+    def release_idle(self) -> None:
+        """Give up sessions that have had neither cells nor work for a while; any worker may take them then."""
+        limit = time.monotonic() - IDLE_OWNED
+        idle = [
+            session
+            for session in self.sessions.values()
+            if not session.busy and session.sequence is None and session.used < limit
+        ]
+        if idle:
+            self._store.release(idle)
+            for session in idle:
+                del self.sessions[session.id]
+
+    def _of(self, session: Session) -> list[Waiting]:
+        """The session's jobs, the running one first."""
+        running = [self._jobs[session.running.id]] if session.running and session.running.id in self._jobs else []
+        return [*running, *session.waiting]
+
+    def _forget(self, waiting: Waiting) -> None:
+        self.end(waiting)
+        self._outcomes.drop(waiting.claimed)

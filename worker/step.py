@@ -1,0 +1,219 @@
+"""One running step: from tokens the engine samples to text, events, a record and a result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+from tokenloom.native_ext.engine import Sampling, TokenLogprobs
+from tokenloom.schemas.errors import ErrorBody
+from tokenloom.schemas.events import EventBase, FinishedEvent, FinishReason, Logprob, TokensEvent, Usage
+from tokenloom.schemas.generation import Generation
+from tokenloom.schemas.records import StepRecord, StepResult
+
+from .jobs.claimed import Claimed
+from .session import Session
+
+
+class TextStream(Protocol):
+    """Turns a step's generated tokens into text as they come."""
+
+    def push(self, token: int) -> tuple[str, bool]:
+        """Text that became certain, and whether a stop string was met."""
+
+    def flush(self) -> str:
+        """What was held back."""
+
+
+class Step:
+    """A step at work on its session. Its tokens are the log's ``[base, base + appended + generated)``.
+
+    ``accept`` and ``finish`` change what is in memory; ``record``, ``events`` and ``result`` say what a commit of it
+    would write. Should the commit be refused, the step is thrown away, never corrected.
+    """
+
+    def __init__(
+        self,
+        claimed: Claimed,
+        session: Session,
+        generation: Generation,
+        stream: TextStream,
+        stop_tokens: Iterable[int],
+        capacity: int,
+        record: StepRecord,
+    ) -> None:
+        self.claimed = claimed
+        self.session = session
+        self.generation = generation
+        self.stop_tokens = frozenset(stop_tokens)
+        self.most = generation.max_tokens or 0
+        self.sampling = sampling_of(generation, session.seed)
+        self.deadline: float | None = getattr(claimed.request, "deadline", None)
+        self.base, self.appended, self.began = record.base, record.appended, record.began
+        self.cached = record.cached
+        self.reason: FinishReason | None = None
+        self.error: ErrorBody | None = None
+        self.started = False
+        self.tokens: list[int] = []
+        self.logprobs: list[Logprob] = []
+        self.parts: list[str] = []
+        self._stream = stream
+        self._capacity = capacity
+        self._published = 0
+        self._fresh: list[str] = []
+        self._tail = ""
+        self._deaths_before = record.deaths
+
+    @property
+    def id(self) -> str:
+        return self.claimed.id
+
+    @property
+    def generating(self) -> bool:
+        """Whether it wants another token."""
+        return self.reason is None and len(self.tokens) < self.most
+
+    @property
+    def suspicion(self) -> int:
+        """Workers that died on this step since it last got on."""
+        return self.claimed.deaths - self._deaths_before
+
+    def settle(self) -> None:
+        """End a step that needs no forward: nothing to generate, or no room for it."""
+        if self.reason is None and (len(self.tokens) >= self.most or self._position() >= self._capacity):
+            self.finish("length")
+
+    def replay(self, tokens: Iterable[int], logprobs: Iterable[Logprob] = ()) -> None:
+        """Bring the step to where a former run of it had come: these tokens are committed and published already."""
+        for token in tokens:
+            self._push(token)
+        self.logprobs.extend(logprobs)
+        self._published = len(self.tokens)
+        self._fresh.clear()
+
+    def accept(self, token: int, logprobs: TokenLogprobs | None) -> None:
+        """Take a sampled token; ends the step if the token, its text, or the count says so."""
+        if self.generation.logprobs is not None and logprobs is not None:
+            self.logprobs.append(Logprob(chosen=logprobs.chosen, top=list(logprobs.top)))
+        self._push(token)
+        if self.reason is None and (len(self.tokens) >= self.most or self._position() >= self._capacity):
+            self.finish("length")
+
+    def finish(self, reason: FinishReason, error: ErrorBody | None = None, *, drop_tail: bool = False) -> None:
+        """End the step. Held-back text comes out, unless it belongs to a stop string."""
+        if self.reason is None:
+            self.reason, self.error = reason, error
+            self._tail = "" if drop_tail else self._stream.flush()
+            self.parts.append(self._tail)
+
+    # -- what a commit writes ----------------------------------------------------------------------------------------
+
+    def new_tokens(self) -> list[int]:
+        """Tokens accepted since the last commit."""
+        return self.tokens[self._published :]
+
+    def events(self) -> list[EventBase]:
+        """Events for what happened since the last commit."""
+        now = time.time()
+        events: list[EventBase] = []
+        fresh = self.new_tokens()
+        if fresh:
+            events.append(
+                TokensEvent(
+                    session=self.session.id,
+                    job=self.id,
+                    at=now,
+                    position=self._position() - len(fresh),
+                    tokens=fresh,
+                    text="".join(self._fresh),
+                    logprobs=self.logprobs[self._published :] if self.generation.logprobs is not None else None,
+                )
+            )
+        if self.reason is not None:
+            events.append(
+                FinishedEvent(
+                    session=self.session.id,
+                    job=self.id,
+                    at=now,
+                    reason=self.reason,
+                    length=self._position(),
+                    text=self._tail,
+                    usage=self.usage(),
+                    error=self.error,
+                )
+            )
+        return events
+
+    def committed(self) -> None:
+        """The last commit is in Redis."""
+        self._published = len(self.tokens)
+        self._fresh.clear()
+        self._deaths_before = self.claimed.deaths
+
+    def record(self) -> StepRecord:
+        """The step's record, with its result once it has ended."""
+        return StepRecord(
+            base=self.base,
+            appended=self.appended,
+            generated=len(self.tokens),
+            cached=self.cached,
+            reason=self.reason,
+            began=self.began,
+            ended=None if self.reason is None else time.time(),
+            result=None if self.reason in (None, "error") else self.result(),
+            error=self.error,
+            deaths=self.claimed.deaths,
+        )
+
+    def result(self) -> StepResult:
+        """What the job returns. Only for a step that has ended."""
+        assert self.reason is not None
+        return StepResult(
+            session=self.session.id,
+            step=self.id,
+            reason=self.reason,
+            tokens=self.tokens,
+            text="".join(self.parts),
+            length=self._position(),
+            usage=self.usage(),
+            logprobs=self.logprobs if self.generation.logprobs is not None else None,
+        )
+
+    def usage(self) -> Usage:
+        return Usage(appended=self.appended, generated=len(self.tokens), cached=self.cached)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _position(self) -> int:
+        return self.base + self.appended + len(self.tokens)
+
+    def _push(self, token: int) -> None:
+        self.tokens.append(token)
+        if token in self.stop_tokens:
+            self.finish("stop")
+            return
+        text, stopped = self._stream.push(token)
+        self.parts.append(text)
+        self._fresh.append(text)
+        if stopped:
+            self.finish("stop", drop_tail=True)
+
+
+def sampling_of(generation: Generation, seed: int) -> Sampling:
+    """The engine's settings of settled generation settings: every field but ``logprobs`` is given."""
+    given = generation.model_dump(
+        include={
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "penalty_window",
+            "logprobs",
+        }
+    )
+    bias = tuple(sorted((generation.logit_bias or {}).items()))
+    return Sampling(**given, logit_bias=bias, seed=seed)

@@ -1,0 +1,297 @@
+"""Sessions in Redis: reading them, and the fenced writes that are the only way anything of a session changes.
+
+Every write names the owner, the epoch, the state and the length it expects; see lua/commit.lua. A write is safe to send
+again when its answer was lost: it carries its job's new record, and Redis recognises that record. So ``write`` repeats
+through any trouble with the connection until Redis has answered, and a caller never has to wonder.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, Literal
+
+import msgpack
+from redis import Redis
+from redis.client import Pipeline
+
+from tokenloom.schemas.base import Versioned
+from tokenloom.schemas.codec import decode, encode
+from tokenloom.schemas.generation import Generation
+from tokenloom.schemas.keys import Keys
+from tokenloom.schemas.log import words
+from tokenloom.schemas.records import JobRecord, StepRecord
+
+from .retrying import Retrying, transient
+from .session import Session
+from .settings import WorkerSettings
+
+Status = Literal["ok", "again", "lost", "state", "length"]
+
+
+def script_text(name: str) -> str:
+    """The text of one of this package's Lua scripts."""
+    return (files(__package__) / "lua" / f"{name}.lua").read_text()
+
+
+@dataclass(slots=True)
+class Write:
+    """One atomic write to one session. See lua/commit.lua for the fields."""
+
+    session: Session
+    job: str
+    record: Versioned
+    done: bool = False
+    begin: bool = False
+    fields: Mapping[str, str | int | float | bytes] = field(default_factory=dict)
+    reset: bool = False
+    cut: int | None = None
+    append: bytes = b""
+    events: Sequence[Versioned] = ()
+    ttl: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Redis's answer. ``length`` is the log's length there; ``cancelled`` that a producer asked the job to end."""
+
+    status: Status
+    length: int
+    cancelled: bool = False
+
+    @property
+    def held(self) -> bool:
+        return self.status in ("ok", "again")
+
+
+class Store:
+    """Reads and writes of sessions for one owner. Not thread-safe; the cycle's thread uses it."""
+
+    def __init__(
+        self,
+        connection: Redis,
+        keys: Keys,
+        owner: str,
+        settings: WorkerSettings,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.connection = connection
+        self.keys = keys
+        self.owner = owner
+        self._settings = settings
+        self._scripts = {name: script_text(name) for name in ("commit", "adopt", "release")}
+        self._sha = {name: sha1(text.encode()).hexdigest() for name, text in self._scripts.items()}
+        self._retrying = Retrying(stopping, self._load_scripts)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def load(self, owned: Mapping[str, int]) -> list[Session]:
+        """Sessions as Redis has them, under the epochs given, in that order; one not opened has state ""."""
+
+        def ask(pipe: Pipeline) -> None:
+            for session in owned:
+                pipe.hgetall(self.keys.session(session))
+                pipe.get(self.keys.log(session))
+
+        answers = self._ask(ask)
+        return [
+            session_of(name, epoch, fields, log or b"")
+            for (name, epoch), fields, log in zip(owned.items(), answers[::2], answers[1::2], strict=True)
+        ]
+
+    def records(self, jobs: Sequence[tuple[str, str]]) -> list[tuple[StepRecord | JobRecord | None, bool]]:
+        """For each (session, job): its record, and whether a producer asked it to end."""
+
+        def ask(pipe: Pipeline) -> None:
+            for session, job in jobs:
+                pipe.hget(self.keys.steps(session), job)
+                pipe.hexists(self.keys.session(session), f"cancel:{job}")
+
+        answers = self._ask(ask)
+        return [(record_of(data), bool(asked)) for data, asked in zip(answers[::2], answers[1::2], strict=True)]
+
+    def step_events(self, session: str, job: str) -> list[dict[str, Any]]:
+        """The events of one job that the session's stream still has, oldest first, undecoded beyond msgpack."""
+        entries = self._ask(lambda pipe: pipe.xrange(self.keys.events(session)))[0]
+        events = [decode(entry[b"e"]) for _, entry in entries]
+        return [event for event in events if event.get("job") == job]
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(
+        self, writes: Sequence[Write], *, sequences: Mapping[str, bytes | None] | None = None, worker: str = ""
+    ) -> list[Written]:
+        """Do every write, in order, in one round trip, and save changed rows of the session table with them.
+
+        Each write stands or falls alone. Repeats what had no answer until Redis gives one.
+        """
+        answers: list[Written | None] = [None] * len(writes)
+        arguments: list[tuple[str | bytes, ...]] = [
+            (*self._session_keys(write.session.id), self._pack(write)) for write in writes
+        ]
+
+        def ask() -> None:
+            missing = [index for index, answer in enumerate(answers) if answer is None]
+            pipe = self.connection.pipeline(transaction=False)
+            for index in missing:
+                pipe.evalsha(self._sha["commit"], 5, *arguments[index])
+            now = time.time()
+            closed = {write.session.id for write in writes if write.fields.get("state") == "closed"}
+            opened = (write for write in writes if write.session.state == "open" or write.fields.get("state") == "open")
+            used = {write.session.id: now for write in opened if write.done or write.begin}
+            if used:
+                pipe.zadd(self.keys.sessions, used)
+            if closed:
+                pipe.zrem(self.keys.sessions, *closed)
+            if sequences:
+                save_sequences(pipe, self.keys.worker_sequences(worker), sequences)
+            trouble: Exception | None = None
+            replies = pipe.execute(raise_on_error=False)
+            for index, reply in zip(missing, replies, strict=False):
+                if not isinstance(reply, Exception):
+                    answers[index] = Written(reply[0].decode(), int(reply[1]), bool(reply[2]))
+                elif transient(reply):
+                    trouble = reply
+                else:
+                    raise reply
+            if trouble is not None:
+                raise trouble
+
+        self._retrying(ask)
+        return [answer for answer in answers if answer is not None]
+
+    def adopt(self, session: str) -> int:
+        """Epoch under which an open session without a live owner is now ours; -1 when it is not to be had."""
+        seen = self._ask(lambda pipe: pipe.hget(self.keys.session(session), "owner"))[0]
+        name, _, incarnation = (seen or b"").decode().rpartition("#")
+        return int(
+            self._retrying(
+                lambda: self.connection.evalsha(
+                    self._sha["adopt"],
+                    2,
+                    self.keys.session(session),
+                    self.keys.worker(name),
+                    self.owner,
+                    seen or b"",
+                    incarnation,
+                )
+            )
+        )
+
+    def release(self, sessions: Iterable[Session]) -> None:
+        """Give up sessions that have no work here, so that any worker may take them."""
+
+        def ask(pipe: Pipeline) -> None:
+            for session in sessions:
+                pipe.evalsha(self._sha["release"], 1, self.keys.session(session.id), self.owner, session.epoch)
+
+        self._ask(ask)
+
+    def persisted_sequences(self, worker: str) -> dict[str, tuple[int, int]]:
+        """The session table a worker of this name left: session -> (sequence, cached length)."""
+        rows = self._ask(lambda pipe: pipe.hgetall(self.keys.worker_sequences(worker)))[0]
+        return {name.decode(): tuple(msgpack.unpackb(row)) for name, row in rows.items()}
+
+    def save_sequences(self, worker: str, rows: Mapping[str, bytes | None]) -> None:
+        """Write rows of the session table; None removes one."""
+        if rows:
+            self._ask(lambda pipe: save_sequences(pipe, self.keys.worker_sequences(worker), rows))
+
+    def mark_suspect(self, worker: str, job: str | None) -> None:
+        """Tell whoever may find this worker dead that this job alone was running; None takes it back."""
+        key = self.keys.worker(worker)
+        self._ask(lambda pipe: pipe.hdel(key, "suspect") if job is None else pipe.hset(key, "suspect", job))
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _load_scripts(self) -> None:
+        for text in self._scripts.values():
+            self.connection.script_load(text)
+
+    def _ask(self, fill: Callable[[Pipeline], object]) -> list[Any]:
+        def ask() -> list[Any]:
+            pipe = self.connection.pipeline(transaction=False)
+            fill(pipe)
+            return pipe.execute()
+
+        return self._retrying(ask)
+
+    def _session_keys(self, session: str) -> list[str]:
+        keys = self.keys
+        return [
+            keys.session(session),
+            keys.log(session),
+            keys.steps(session),
+            keys.finished(session),
+            keys.events(session),
+        ]
+
+    def _pack(self, write: Write) -> bytes:
+        plan: dict[str, Any] = {
+            "owner": self.owner,
+            "epoch": write.session.epoch,
+            "state": write.session.state,
+            "length": write.session.length,
+            "job": write.job,
+            "record": packed(write.record),
+            "set": [part for pair in write.fields.items() for part in pair],
+            "events": [packed(event) for event in write.events],
+            "channel": self.keys.tokens(write.session.id),
+            "kept": self._settings.events_kept,
+            "remember": self._settings.remember,
+            "append": write.append,
+            "done": write.done,
+            "begin": write.begin,
+            "reset": write.reset,
+        }
+        if write.cut is not None:
+            plan["cut"] = write.cut
+        if write.ttl is not None:
+            plan["ttl"] = write.ttl
+        packed_plan: bytes = msgpack.packb(plan)
+        return packed_plan
+
+
+def packed(model: Versioned) -> bytes:
+    """A wire model as msgpack, without fields that are None."""
+    return encode(model.model_dump(exclude_none=True))
+
+
+def record_of(data: bytes | None) -> StepRecord | JobRecord | None:
+    """The record in its bytes, or None."""
+    if data is None:
+        return None
+    fields = decode(data)
+    return JobRecord.model_validate(fields) if "operation" in fields else StepRecord.model_validate(fields)
+
+
+def session_of(name: str, epoch: int, fields: Mapping[bytes, bytes], log: bytes) -> Session:
+    """A Session from its hash and its log. The shorter of the two lengths holds, should they ever disagree."""
+    if b"state" not in fields:
+        return Session(name, epoch)
+    length = min(int(fields.get(b"length", b"0")), len(log) // 4)
+    return Session(
+        id=name,
+        epoch=epoch,
+        state="open" if fields[b"state"] == b"open" else "closed",
+        model=fields.get(b"model", b"").decode(),
+        seed=int(fields.get(b"seed", b"0")),
+        defaults=Generation.model_validate(decode(fields[b"defaults"])) if b"defaults" in fields else None,
+        parent=fields[b"parent"].decode() if b"parent" in fields else None,
+        forked_at=int(fields.get(b"forked_at", b"0")),
+        made_by=fields[b"made_by"].decode() if b"made_by" in fields else None,
+        log=words(log[: length * 4]),
+    )
+
+
+def save_sequences(pipe: Pipeline, key: str, rows: Mapping[str, bytes | None]) -> None:
+    """Queue the rows of a persisted session table; None removes one."""
+    kept: dict[Any, Any] = {name: row for name, row in rows.items() if row is not None}
+    gone = [name for name, row in rows.items() if row is None]
+    if kept:
+        pipe.hset(key, mapping=kept)
+    if gone:
+        pipe.hdel(key, *gone)

@@ -1,0 +1,94 @@
+"""Text of the model being served: what a step's text and messages are as tokens, and generated tokens as text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tokenloom.schemas.errors import TokenloomError
+
+from .text import ChatTemplate, Detokenizer, StopStrings, TextError, Tokenizer
+
+log = logging.getLogger("rq.worker")
+
+Made = TypeVar("Made")
+
+
+class Texts:
+    """The model file's vocabulary and chat template, or why there is none: tokens can be served without either."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._tokenizer, self._no_tokenizer = _made(lambda: Tokenizer.from_metadata(metadata))
+        self._template, self._no_template = _made(lambda: ChatTemplate.from_metadata(metadata))
+        if self._tokenizer is None:
+            log.warning("tokenloom: serving tokens only, no text: %s", self._no_tokenizer)
+
+    @property
+    def stop_tokens(self) -> frozenset[int]:
+        """The model's own end-of-generation tokens."""
+        return frozenset() if self._tokenizer is None else self._tokenizer.stop_tokens
+
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        """Tokens of raw text, special tokens understood; ``first`` begins with the model's BOS, if it wants one."""
+        return self._checked("text", lambda: self._need_tokenizer().encode(text, parse_special=True, add_bos=first))
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], log: Sequence[int]) -> list[int]:
+        """Tokens of chat turns, as the start of a conversation or as the continuation of the one in ``log``."""
+        tokenizer = self._need_tokenizer()
+        if self._template is None:
+            raise TokenloomError.of("unsupported", f"messages: {self._no_template}", field="messages")
+        template = self._template
+        turns = [dict(message) for message in messages]
+        return self._checked("messages", lambda: template.encode(tokenizer, turns, log))
+
+    def stream(self, stops: Sequence[str]) -> Stream | NoText:
+        """What turns one step's generated tokens into text."""
+        return NoText() if self._tokenizer is None else Stream(self._tokenizer, stops)
+
+    def _need_tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise TokenloomError.of("unsupported", f"text: {self._no_tokenizer}; send tokens", field="text")
+        return self._tokenizer
+
+    @staticmethod
+    def _checked(field: str, encode: Callable[[], list[int]]) -> list[int]:
+        try:
+            return encode()
+        except ValueError as error:
+            raise TokenloomError.of("invalid", f"{field}: {error}", field=field) from error
+
+
+class Stream:
+    """A detokenizer with stop strings behind it."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopStrings(stops)
+
+    def push(self, token: int) -> tuple[str, bool]:
+        """Text that became certain, and whether a stop string was met."""
+        result = self._stops.push(self._detokenizer.push(token))
+        return result.text, result.stopped
+
+    def flush(self) -> str:
+        """What was held back: half a character as U+FFFD, the start of what was no stop string after all."""
+        result = self._stops.push(self._detokenizer.flush())
+        return result.text if result.stopped else result.text + self._stops.flush()
+
+
+class NoText:
+    """A vocabulary that cannot be read has no text."""
+
+    def push(self, token: int) -> tuple[str, bool]:
+        return "", False
+
+    def flush(self) -> str:
+        return ""
+
+
+def _made(make: Callable[[], Made]) -> tuple[Made | None, str]:
+    try:
+        return make(), ""
+    except TextError as error:
+        return None, str(error)
