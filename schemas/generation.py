@@ -23,7 +23,7 @@ def _integer_keys(given: Any) -> Any:
 StopString = Annotated[str, Field(min_length=1, max_length=512)]
 
 LogitBias = Annotated[
-    dict[TokenId, Annotated[float, Field(ge=-1e9, le=1e9)]], BeforeValidator(_integer_keys), Field(max_length=4096)
+    dict[TokenId, Annotated[float, Field(ge=-1e9, le=1e9)]], Field(max_length=4096), BeforeValidator(_integer_keys)
 ]
 
 

@@ -1,0 +1,37 @@
+"""Asking a step to end."""
+
+from __future__ import annotations
+
+import time
+
+from tokenloom.schemas.keys import Keys
+
+from .talk import Ask, Talk, patient
+
+#: Seconds a mark lives when its session has not been opened yet. Opening drops the marks of what came before, and the
+#: worker lifts the expiry of a hash it claims.
+UNCLAIMED_TTL = 3600
+
+_MARK = """
+local record = redis.call('HGET', KEYS[2], ARGV[1])
+if record then
+  local reason = cmsgpack.unpack(record).reason
+  if reason and reason ~= 'error' then return 0 end
+end
+local fresh = redis.call('EXISTS', KEYS[1]) == 0
+redis.call('HSET', KEYS[1], 'cancel:' .. ARGV[1], ARGV[2])
+if fresh then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
+return 1
+"""
+
+
+def request_cancel(keys: Keys, session: str, step: str, *, where: str, patience: float) -> Talk[bool]:
+    """Marks the step in its session's hash; False when the step is over already, which then stays as it is.
+
+    The worker that has it ends it as ``cancelled`` at its next commit; one that is still in the queue ends as soon as
+    it is claimed.
+    """
+    names = (keys.session(session), keys.steps(session))
+    mark = ("EVAL", _MARK, 2, *names, step, f"{time.time():.3f}", UNCLAIMED_TTL)
+    (marked,) = yield from patient(Ask((mark,)), where=where, patience=patience)
+    return bool(marked)

@@ -1,0 +1,116 @@
+"""All events of one or many sessions over one connection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tokenloom.schemas.errors import TokenloomError
+from tokenloom.schemas.events import ClosedEvent
+from tokenloom.schemas.keys import Keys
+from tokenloom.schemas.validate import decode_event
+
+from .talk import Ask, Emit, Entries, Read, Sleep, Talk, patient
+
+#: Seconds one XREAD waits, and so the longest before a session added meanwhile is read too.
+BLOCK = 0.5
+
+#: The beginning of a stream, and everything that comes from now on.
+BEGINNING, NOW = "0", "$"
+
+_ID = re.compile(r"\d{1,20}(-\d{1,20})?\Z")
+
+
+def check_id(from_id: str) -> str:
+    """The stream id, or InvalidRequest."""
+    if from_id != NOW and not _ID.match(from_id):
+        raise TokenloomError.of(
+            "invalid",
+            f"from_id: {from_id!r} is not a stream id",
+            field="from_id",
+            value=from_id,
+            limit="an event's id such as 1700000000000-0, 0 for the beginning, or $ for what comes from now on",
+        )
+    return from_id
+
+
+class Following:
+    """Sessions and how far each has been read. ``add`` and ``discard`` may be called from anywhere at any time."""
+
+    def __init__(self, keys: Keys, *, where: str, patience: float) -> None:
+        self._keys = keys
+        self._where = where
+        self._patience = patience
+        self._last: dict[str, str] = {}
+        self._session_of: dict[str, str] = {}
+        self.closed = False
+
+    def add(self, session: str, from_id: str = NOW) -> None:
+        """Follow a session, too, with the events after ``from_id``. Following one twice keeps its place."""
+        key = self._keys.events(session)
+        self._session_of[key] = session
+        self._last.setdefault(key, check_id(from_id))
+
+    def discard(self, session: str) -> None:
+        """Follow a session no longer."""
+        self._last.pop(self._keys.events(session), None)
+
+    def close(self) -> None:
+        """Let the iteration end."""
+        self.closed = True
+
+    @property
+    def positions(self) -> Mapping[str, str]:
+        """Session -> id of the last event read, to resume from in another process."""
+        return {self._session_of[key]: last for key, last in list(self._last.items())}
+
+    def events(self, *, until_closed: bool = False) -> Talk[None]:
+        """Emits events as they come, in order within a session. Ends after ``close``.
+
+        With ``until_closed`` it ends when the session's ``closed`` event is the last there is.
+        """
+        while not self.closed:
+            yield from self._settle()
+            streams = dict(self._last)
+            if not streams:
+                yield Sleep(BLOCK / 10)
+                continue
+            ended = False
+            entries: Entries = yield from self._patient(Read(streams, BLOCK))
+            while entries:
+                for key, items in entries:
+                    for id, fields in items:
+                        if key not in self._last or self.closed:
+                            break
+                        event = decode_event(fields[b"e"], id=id)
+                        self._last[key] = id
+                        ended = isinstance(event, ClosedEvent)
+                        yield Emit(event)
+                if not (ended and until_closed):
+                    break
+                entries = yield from self._patient(Read(dict(self._last)))
+            if ended and until_closed:
+                return
+
+    def _settle(self) -> Talk[None]:
+        """Turns each ``$`` into the id it stands for, so that an outage right now would lose nothing."""
+        keys = [key for key, last in list(self._last.items()) if last == NOW]
+        if keys:
+            asked = tuple(("XREVRANGE", key, "+", "-", "COUNT", 1) for key in keys)
+            newest = yield from self._patient(Ask(asked))
+            for key, entries in zip(keys, newest, strict=True):
+                if self._last.get(key) == NOW:
+                    self._last[key] = entries[0][0].decode() if entries else "0-0"
+
+    def _patient(self, wish: Read | Ask) -> Talk[list[Any]]:
+        answer: list[Any] = yield from patient(wish, where=self._where, patience=self._patience)
+        return answer
+
+
+def following(keys: Keys, sessions: Iterable[str], from_id: str, *, where: str, patience: float) -> Following:
+    """A Following of these sessions."""
+    result = Following(keys, where=where, patience=patience)
+    for session in sessions:
+        result.add(session, from_id)
+    return result
