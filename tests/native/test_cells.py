@@ -233,7 +233,11 @@ def test_every_append_is_checked_before_any_is_placed() -> None:
     cells = Cells(max_pages=16, max_sequences=8, context=10, page_size=4)
     sequence = filled(cells, 3)
     before = state(cells)
-    for bad, message in (((5, [1]), "sequence 5 does not exist"), ((-1, [1]), "sequence -1"), ((sequence, []), "no tokens")):
+    for bad, message in (
+        ((5, [1]), "sequence 5 does not exist"),
+        ((-1, [1]), "sequence -1"),
+        ((sequence, []), "no tokens"),
+    ):
         with pytest.raises(BatchError, match=message):
             cells.reserve([(sequence, [1]), bad])
         assert state(cells) == before

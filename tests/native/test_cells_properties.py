@@ -112,16 +112,16 @@ class CellsMachine(RuleBasedStateMachine):
         needed, free = self.expected_pages(growth), self.cells.pages_free
         assert self.cells.pages_needed(growth) == needed
 
-        try:
-            reservation = self.cells.reserve(batch)
-        except ContextFull:
-            assert any(len(tokens) > CONTEXT for tokens in grown.values())
+        if any(len(tokens) > CONTEXT for tokens in grown.values()):
+            with pytest.raises(ContextFull):
+                self.cells.reserve(batch)
             return
-        except CellsExhausted as error:
-            assert (error.needed, error.free) == (needed, free)
-            assert needed > free
+        if needed > free:
+            with pytest.raises(CellsExhausted) as caught:
+                self.cells.reserve(batch)
+            assert (caught.value.needed, caught.value.free) == (needed, free)
             return
-        assert all(len(tokens) <= CONTEXT for tokens in grown.values())
+        reservation = self.cells.reserve(batch)
         assert reservation.taken == needed
         assert self.cells.pages_free == free - needed
         written = len(reservation.slots) if keep else data.draw(st.integers(0, len(reservation.slots)), label="written")

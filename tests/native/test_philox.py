@@ -23,7 +23,9 @@ def test_known_answers(counter: tuple[int, ...], key: tuple[int, ...], expected:
     assert tuple(philox4x32(counter, key)) == expected
 
 
-@pytest.mark.parametrize(("seed", "position"), [(0, 0), (1, 0), (0, 1), (2**64 - 1, 2**40 + 5), (0x123456789ABCDEF0, 77)])
+@pytest.mark.parametrize(
+    ("seed", "position"), [(0, 0), (1, 0), (0, 1), (2**64 - 1, 2**40 + 5), (0x123456789ABCDEF0, 77)]
+)
 def test_uniform_is_the_top_53_bits_of_the_first_two_words(seed: int, position: int) -> None:
     words = philox4x32((position & 0xFFFFFFFF, position >> 32, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))
     assert philox_uniform(seed, position) == (((words[1] << 32) | words[0]) >> 11) / 2**53
