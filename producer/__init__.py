@@ -25,6 +25,9 @@ from tokenloom.schemas import (
     WorkerFailed,
 )
 
+from .aclient import AsyncClient, AsyncFollower
+from .asession import AsyncSession
+from .astep import AsyncPending, AsyncStep
 from .client import Client, Follower
 from .enqueue import JobSpec
 from .errors import EventsLost, NoSuchStep, RedisUnavailable, StepFailed
@@ -33,6 +36,11 @@ from .session import Session
 from .step import Pending, Step
 
 __all__ = [
+    "AsyncClient",
+    "AsyncFollower",
+    "AsyncPending",
+    "AsyncSession",
+    "AsyncStep",
     "CellsExhausted",
     "ChatMessage",
     "Client",

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 from redis import Redis
+from rq.job import Job
 
 from tokenloom.schemas.generation import Generation
 from tokenloom.schemas.keys import Keys
@@ -112,6 +113,14 @@ class Office:
             )
         known, after = found if found is not None else ("", "0-0")
         return self._watch(JobRef("step", session or known, step), after, True)
+
+    def job(self, id: str) -> Job:
+        """RQ's job. Raises NoSuchStep when RQ does not have it, and RedisUnavailable."""
+        with reaching(self.where):
+            job = self.enqueuer.fetch(id)
+        if job is None:
+            raise NoSuchStep(f"RQ has no job {id}: its result expired, or it was deleted")
+        return job
 
     def _watch(self, job: JobRef, after: str, attached: bool) -> Watch:
         return Watch(

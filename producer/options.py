@@ -17,40 +17,40 @@ class RQOptions(TypedDict, total=False):
     running (``rq worker --with-scheduler``) then puts it into the queue.
     """
 
-    job_timeout: int | str
-    result_ttl: int | str
-    failure_ttl: int | str
-    ttl: int | str
+    job_timeout: int | str | None
+    result_ttl: int | str | None
+    failure_ttl: int | str | None
+    ttl: int | str | None
     depends_on: Any
-    at_front: bool
-    meta: dict[str, Any]
+    at_front: bool | None
+    meta: dict[str, Any] | None
     retry: Any
     on_success: Any
     on_failure: Any
     on_stopped: Any
     webhooks: Any
-    description: str
-    enqueue_in: float | timedelta
-    enqueue_at: datetime
+    description: str | None
+    enqueue_in: float | timedelta | None
+    enqueue_at: datetime | None
 
 
 class StepOptions(RQOptions, total=False):
     """A step's sampling settings (the fields of ``Generation``) and RQ's options."""
 
-    max_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    penalty_window: int
-    logit_bias: Mapping[int, float]
-    stop: str | Sequence[str]
-    stop_tokens: Sequence[int]
-    ignore_eos: bool
-    logprobs: int
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    penalty_window: int | None
+    logit_bias: Mapping[int, float] | None
+    stop: str | Sequence[str] | None
+    stop_tokens: Sequence[int] | None
+    ignore_eos: bool | None
+    logprobs: int | None
 
 
 RQ_NAMES = frozenset(RQOptions.__annotations__)

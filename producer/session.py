@@ -182,6 +182,13 @@ class Session:
         follow = following(office.keys, [self.id], from_id, where=office.where, patience=office.patience)
         return stream(follow.events(until_closed=True), self._connection)
 
+    def length(self) -> int | None:
+        """How many tokens the log has now; None when there is no such session."""
+        keys = self._office.keys
+        with reaching(self._office.where):
+            value: Any = self._connection.hget(keys.session(self.id), "length")
+        return None if value is None else int(value)
+
     def tokens(self) -> list[int]:
         """The token ids of the log as it is now."""
         with reaching(self._office.where):

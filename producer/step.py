@@ -13,8 +13,7 @@ from tokenloom.schemas.events import Event, FinishedEvent, TokensEvent
 from tokenloom.schemas.records import StepResult
 
 from .cancelling import request_cancel
-from .connect import reaching
-from .errors import NoSuchStep, StepFailed
+from .errors import StepFailed
 from .following import check_id
 from .talk import run, stream
 from .watch import Watch
@@ -52,11 +51,7 @@ class Step:
     @property
     def job(self) -> Job:
         """The RQ job. Raises NoSuchStep when RQ does not have it any more."""
-        with reaching(self._office.where):
-            job = self._office.enqueuer.fetch(self.id)
-        if job is None:
-            raise NoSuchStep(f"RQ has no job {self.id}: its result expired, or it was deleted")
-        return job
+        return self._office.job(self.id)
 
     def __iter__(self) -> Iterator[Event]:
         return self.events()
@@ -118,10 +113,9 @@ class Pending(Generic[T]):
         return self._watch.job.id
 
     @property
-    def job(self) -> Job | None:
-        """The RQ job, or None when RQ does not have it any more."""
-        with reaching(self._office.where):
-            return self._office.enqueuer.fetch(self.id)
+    def job(self) -> Job:
+        """The RQ job. Raises NoSuchStep when RQ does not have it any more."""
+        return self._office.job(self.id)
 
     def result(self, timeout: float | None = None) -> T:
         """What the call would have returned. Raises TokenloomError, TimeoutError and RedisUnavailable as it does."""
