@@ -61,7 +61,8 @@ def decode(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPT
     data = bytes(data)
     _check(data, max_depth)
     try:
-        return msgpack.unpackb(data, raw=False, object_pairs_hook=_map, ext_hook=_no_extension)
+        # Keys are _map's to judge, before anything is hashed.
+        return msgpack.unpackb(data, raw=False, strict_map_key=False, object_pairs_hook=_map, ext_hook=_no_extension)
     except CodecError:
         raise
     except UnicodeDecodeError as error:
