@@ -1,0 +1,541 @@
+"""BatchWorker: RQ's worker, as its users know it, around the cycle that runs every taken job in shared batches.
+
+    rq worker -w tokenloom.worker.BatchWorker -S tokenloom.schemas.MsgpackSerializer steps
+
+The main thread claims jobs, turns the cycle, and does nothing else. Beside it run: the pulse (lease, dead workers,
+cancelled jobs), the outcomes (how jobs ended, on their way to Redis), RQ's pub/sub thread (stop-job and its kin), and
+one waiting thread a queue. They hand the main thread everything through one queue of notes, and so do signal handlers,
+which for that reason do nothing but leave one.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from queue import Empty, SimpleQueue
+from random import shuffle
+from types import FrameType
+from typing import Any
+
+from redis import Redis
+from rq.command import parse_payload
+from rq.defaults import DEFAULT_LOGGING_DATE_FORMAT, DEFAULT_LOGGING_FORMAT
+from rq.job import Job
+from rq.logutils import blue, green, setup_loghandlers
+from rq.queue import Queue
+from rq.utils import now, utcformat
+from rq.worker import BaseWorker, DequeueStrategy, WorkerStatus
+from rq.worker_registration import register
+
+from tokenloom.native_ext.engine import EngineError
+from tokenloom.schemas.jobs import HOW_TO_RUN
+from tokenloom.schemas.keys import Keys
+from tokenloom.schemas.serializer import MsgpackSerializer
+
+from .jobs.active import ActiveJobs
+from .jobs.claimed import Claimed, Interruption, Outcomes
+from .jobs.contact import Contact
+from .jobs.face import CycleFace
+from .jobs.finalizer import Finalizer
+from .jobs.guarded import guarded
+from .jobs.lease import Lease, NameTaken
+from .jobs.links import private_link
+from .jobs.outcomes import RedisOutcomes
+from .jobs.pulse import Findings, Pulse, rq_ttl_of
+from .jobs.scheduling import SpawnedScheduler
+from .jobs.source import ABANDONED_AFTER, Claim, JobSource
+from .jobs.waiters import Waiters
+from .retrying import FIRST_WAIT, LONGEST_WAIT, GaveUp, transient
+from .settings import SettingsError, WorkerSettings, load_settings
+
+#: Oldest server: BLMOVE came with it.
+OLDEST_REDIS = (6, 2, 0)
+
+
+class StartupError(SystemExit):
+    """The worker cannot start, for a reason a person can mend. Ends the process with code 1 and this one message."""
+
+
+class BatchWorker(BaseWorker):
+    """Takes every waiting job of its queues, as far as there is room, and runs them together."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.pid is None:  # a record of some worker, as `rq info` makes them
+            return
+        if self.serializer is not MsgpackSerializer:
+            raise StartupError(
+                "tokenloom: this worker reads msgpack only, and RQ's default is pickle. Start it with:\n  " + HOW_TO_RUN
+            )
+        try:
+            self.settings: WorkerSettings = load_settings()
+        except SettingsError as error:
+            raise StartupError(f"tokenloom: {error}") from None
+        self.keys = Keys(self.settings.namespace)
+        self.job_class = guarded(self.job_class, self.settings.callbacks)
+        for queue in self.queues:
+            queue.job_class = self.job_class
+        self.active = ActiveJobs()
+        self.executions = self.active.executions
+        self.cycle: CycleFace | None = None
+        self._notes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self._contact = Contact()
+        link = private_link(self.connection)
+        self._lease = Lease(link, self.keys, self.name, self.settings.lease)
+        self._finalizer = Finalizer(private_link(self.connection), self.keys, self)
+        self._source = JobSource(
+            link, self.keys, self.name, self._lease.incarnation, self.job_class, self._finalizer.link
+        )
+        self._stop_at: float | None = None
+        self._cold = False
+        self._lease_lost = False
+        self._usurped = False
+        self._suspended = False
+        self._recall_due = False
+        self._no_claim_before = 0.0
+        self._claim_pause = FIRST_WAIT
+        self._taken = 0
+        self._stats: Mapping[str, int | float | str] = {}
+        self._stats_at = 0.0
+        self._title = ""
+
+    # -- from birth to death -----------------------------------------------------------------------------------------
+
+    def work(
+        self,
+        burst: bool = False,
+        logging_level: str | None = None,
+        date_format: str = DEFAULT_LOGGING_DATE_FORMAT,
+        log_format: str = DEFAULT_LOGGING_FORMAT,
+        max_jobs: int | None = None,
+        max_idle_time: int | None = None,
+        with_scheduler: bool = False,
+        dequeue_strategy: DequeueStrategy = DequeueStrategy.DEFAULT,
+    ) -> bool:
+        """RQ's options, RQ's meaning; whether any job was taken. ``max_jobs`` counts jobs taken.
+
+        Raises StartupError for what a person can mend, NameTaken (a ValueError) when a living worker has the name.
+        """
+        self._dequeue_strategy = dequeue_strategy
+        setup_loghandlers(logging_level, date_format, log_format, name="rq.worker")
+        self._install_signal_handlers()
+        if self.get_redis_server_version() < OLDEST_REDIS:
+            found, needed = (".".join(map(str, version)) for version in (self.get_redis_server_version(), OLDEST_REDIS))
+            raise StartupError(f"tokenloom: Redis is {found}; {needed} or newer is needed")
+        self._lease.check_free()
+        outcomes = RedisOutcomes(self._finalizer, self.active)
+        self.cycle = cycle = self._open_cycle(outcomes)
+        crashed = False
+        pulse = waiters = None
+        try:
+            self.bootstrap(logging_level, date_format, log_format)
+            if with_scheduler:
+                self._start_scheduler(burst, logging_level, date_format, log_format)
+            pulse = self._start_pulse()
+            waiters = Waiters(self.connection, [self.keys.worker_inbox(self.name), *self.queue_keys()], self._contact, self._wake)
+            cycle.restore()
+            self._serve(cycle, outcomes, pulse, waiters, burst, max_jobs, max_idle_time)
+        except NameTaken:
+            if self.birth_date is None:
+                raise
+            self._usurped = True
+            self.log.error("Worker %s: another process works under this name now, quitting...", self.name)
+        except GaveUp as error:
+            self.log.error("Worker %s: %s", self.name, error)
+        except Exception:
+            crashed = True
+            self.log.error("Worker %s: found an unhandled exception, quitting...", self.name, exc_info=True)
+        finally:
+            if waiters is not None:
+                waiters.close()
+            self._end(cycle, outcomes, pulse, blame=crashed)
+        if crashed or self._usurped:
+            raise SystemExit(1)
+        return bool(self._taken)
+
+    def open_cycle(self, connection: Redis, outcomes: Outcomes, incarnation: str) -> CycleFace:
+        """Load the model. Raises SettingsError or EngineError with a message for a person."""
+        from .cycle import Cycle
+
+        return Cycle.start(self.settings, self.keys, connection, outcomes, self.name, incarnation)
+
+    def register_birth(self) -> None:
+        """RQ's, once the name is ours: a dead predecessor's jobs go back first. Raises NameTaken."""
+        back = self._lease.take(blameless=self.birth_date is not None)
+        if back:
+            self.log.info("tokenloom: %d jobs of the last worker named %s are back in their queues", back, self.name)
+        super().register_birth()
+
+    def serialize(self) -> dict[str, Any]:
+        """RQ's record of a worker, and which life of it this is; the scripts look for that."""
+        return {**super().serialize(), "tokenloom": self._lease.incarnation}
+
+    def _open_cycle(self, outcomes: RedisOutcomes) -> CycleFace:
+        try:
+            return self.open_cycle(private_link(self.connection), outcomes, self._lease.incarnation)
+        except (SettingsError, EngineError) as error:
+            outcomes.close()
+            raise StartupError(f"tokenloom: {error}") from None
+
+    def _start_pulse(self) -> Pulse:
+        findings = Findings(
+            lost=lambda: self._notes.put(("lost", self._lease.incarnation)),
+            unregistered=self._register_with_rq,
+            interrupt=lambda claimed, why: self._notes.put(("interrupt", (claimed, why))),
+            stats=lambda: self._stats,
+            state=lambda: self._state,
+        )
+        pulse = Pulse(
+            private_link(self.connection),
+            self.keys,
+            self._lease,
+            self.active,
+            self._contact,
+            findings,
+            every=self.settings.heartbeat,
+            refresh_every=self.job_monitoring_interval,
+            rq_ttl=rq_ttl_of(self.settings.lease, self.worker_ttl),
+        )
+        pulse.start()
+        return pulse
+
+    def _register_with_rq(self) -> None:
+        """RQ's record of this worker is gone, though its lease is not: somebody cleaned up."""
+        with self.connection.pipeline() as pipeline:
+            self.last_heartbeat = now()
+            pipeline.hset(self.key, mapping=self.serialize())
+            register(self, pipeline)
+            pipeline.expire(self.key, rq_ttl_of(self.settings.lease, self.worker_ttl))
+            pipeline.execute()
+
+    def _end(self, cycle: CycleFace, outcomes: RedisOutcomes, pulse: Pulse | None, *, blame: bool) -> None:
+        """Give back what is unfinished, in order and with its progress, and leave."""
+        born = self.birth_date is not None and not self._usurped
+        try:
+            cycle.stop_accepting()
+            if born and not self._lease_lost:
+                unfinished = cycle.surrender()
+                if unfinished:
+                    self.log.info("tokenloom: %d unfinished jobs go back to the front of their queues", len(unfinished))
+        except Exception as error:
+            self.log.error("tokenloom: could not save everything while stopping: %s", error)
+        if born and not outcomes.flush(5.0):
+            self.log.error("tokenloom: %d ended jobs are not in Redis yet; their steps' results are", outcomes.pending)
+        outcomes.close()
+        if pulse is not None:
+            pulse.stop()
+        if born:
+            self._leave(blame)
+        cycle.close()
+
+    def _leave(self, blame: bool) -> None:
+        for leave in (lambda: self._lease.retire(blame=blame), self.teardown):
+            try:
+                leave()
+            except Exception as error:
+                if not transient(error):
+                    raise
+                self.log.error("tokenloom: Redis is away; the jobs go back when the lease lapses: %s", error)
+
+    # -- the main loop -----------------------------------------------------------------------------------------------
+
+    def _serve(
+        self,
+        cycle: CycleFace,
+        outcomes: RedisOutcomes,
+        pulse: Pulse,
+        waiters: Waiters,
+        burst: bool,
+        max_jobs: int | None,
+        max_idle_time: int | None,
+    ) -> None:
+        idle_since = time.monotonic()
+        stopping = False
+        while True:
+            self._read_notes(cycle)
+            if self._lease_lost:
+                self._live_again(cycle)
+            if self._stop_requested and not stopping:
+                stopping = True
+                self._begin_stop(cycle)
+            if stopping and (self._cold or cycle.active == 0 or self._grace_is_over()):
+                self.log.info("Worker %s: stopping on request", self.name)
+                return
+            left = None if max_jobs is None else max_jobs - self._taken
+            came = 0 if stopping else self._claim(cycle, pulse, left)
+            worked = cycle.turn()
+            for claimed in self.active.expired(time.monotonic()):
+                cycle.interrupt(claimed.id, "timeout")
+            self._show(cycle)
+            if came or worked or cycle.active:
+                idle_since = time.monotonic()
+                if not (came or worked):
+                    self._wait(0.05)
+                continue
+            if stopping:
+                continue
+            if left is not None and self._taken >= max_jobs:  # type: ignore[operator]
+                self.log.info("Worker %s: finished executing %d jobs, quitting", self.name, self._taken)
+                return
+            if burst and self._burst_is_over(outcomes):
+                return
+            idle = time.monotonic() - idle_since
+            if max_idle_time is not None and idle >= max_idle_time:
+                self.log.info("Worker %s: idle for %d seconds, quitting", self.name, max_idle_time)
+                return
+            if self.should_run_maintenance_tasks:
+                self._maintain()
+            if not burst:
+                self._wait_for_jobs(waiters, pulse, None if max_idle_time is None else max_idle_time - idle)
+
+    def _claim(self, cycle: CycleFace, pulse: Pulse, left: int | None) -> int:
+        """Take what there is room for; how many jobs came."""
+        most = cycle.room if left is None else min(cycle.room, left)
+        moment = time.monotonic()
+        if most <= 0 or moment < self._no_claim_before or moment < pulse.polite_until:
+            return 0
+        try:
+            if self._recall_due:
+                self._source.recall(self.active.known())
+                self._recall_due = False
+            claim = self._source.claim(most, self._in_order(), in_turn=self._dequeue_strategy == DequeueStrategy.ROUND_ROBIN)
+        except Exception as error:
+            if not transient(error):
+                raise
+            self._recall_due = True
+            self._contact.lost(error)
+            self._no_claim_before = time.monotonic() + self._claim_pause
+            self._claim_pause = min(self._claim_pause * 2, LONGEST_WAIT)
+            return 0
+        self._claim_pause = FIRST_WAIT
+        self._contact.made()
+        self._note_suspension(claim)
+        if claim.standing == "lost":
+            self._lease_lost = True
+        pulse.requeued += claim.requeued
+        if claim.jobs:
+            self._take(cycle, claim.jobs)
+        return len(claim.jobs)
+
+    def _take(self, cycle: CycleFace, jobs: Sequence[Claimed]) -> None:
+        self._taken += len(jobs)
+        self.active.add(jobs)
+        for claimed in jobs:
+            job = claimed.job
+            if self.log_job_description:
+                self.log.info("Worker %s: %s: %s (%s)", self.name, green(job.origin), blue(job.description or ""), job.id)
+            else:
+                self.log.info("Worker %s: %s: %s", self.name, green(job.origin), job.id)
+        if self._dequeue_strategy == DequeueStrategy.ROUND_ROBIN:
+            last = next((queue for queue in self.queues if queue.name == jobs[-1].job.origin), None)
+            if last is not None:
+                self.reorder_queues(reference_queue=last)
+        cycle.take(jobs)
+
+    def _in_order(self) -> list[Queue]:
+        if self._dequeue_strategy == DequeueStrategy.RANDOM:
+            shuffle(self._ordered_queues)
+        return self._ordered_queues
+
+    def _note_suspension(self, claim: Claim) -> None:
+        if claim.standing == "suspended" and not self._suspended:
+            self._suspended = True
+            self.log.info("Worker %s: suspended, run `rq resume` to resume", self.name)
+        elif claim.standing == "ok":
+            self._suspended = False
+
+    def _burst_is_over(self, outcomes: RedisOutcomes) -> bool:
+        if self._suspended:
+            self.log.info("Worker %s: suspended in burst mode, exiting", self.name)
+            self.log.info("Worker %s: note: there could still be unfinished jobs on the queue", self.name)
+            return True
+        if outcomes.pending:  # an end may enqueue dependents
+            outcomes.flush(1.0)
+            return False
+        if self._recall_due or time.monotonic() < self._no_claim_before:
+            self._wait(0.05)
+            return False
+        if any(self.connection.llen(key) for key in (self.keys.worker_inbox(self.name), *self.queue_keys())):
+            return False
+        self.log.info("Worker %s: done, quitting", self.name)
+        return True
+
+    def _wait_for_jobs(self, waiters: Waiters, pulse: Pulse, idle_left: float | None) -> None:
+        wait = 5.0  # a safety net: whatever comes wakes us
+        now_ = time.monotonic()
+        if self._suspended:
+            wait = 1.0
+        elif max(self._no_claim_before, pulse.polite_until) > now_:
+            wait = max(self._no_claim_before, pulse.polite_until) - now_
+        else:
+            waiters.arm()
+        self._wait(wait if idle_left is None else max(0.0, min(wait, idle_left)))
+
+    def _maintain(self) -> None:
+        try:
+            self.run_maintenance_tasks()
+        except Exception as error:
+            if not transient(error):
+                raise
+            self._contact.lost(error)
+            self.last_cleaned_at = now()
+
+    # -- notes from other threads ------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self._notes.put(("wake", None))
+
+    def _wait(self, seconds: float) -> None:
+        """Until there is a note, at most so long. The note is read next time round."""
+        try:
+            note = self._notes.get(timeout=seconds) if seconds > 0 else self._notes.get_nowait()
+        except Empty:
+            return
+        if note[0] != "wake":
+            self._notes.put(note)
+
+    def _read_notes(self, cycle: CycleFace) -> None:
+        while True:
+            try:
+                what, about = self._notes.get_nowait()
+            except Empty:
+                return
+            if what == "interrupt":
+                claimed, why = about
+                if self.active.get(claimed.id) is claimed:
+                    cycle.interrupt(claimed.id, why)
+            elif what == "lost" and about == self._lease.incarnation:
+                self._lease_lost = True
+
+    def _live_again(self, cycle: CycleFace) -> None:
+        """This worker was taken for dead: its jobs are others' now. Begin anew under the same name, with nothing."""
+        self.log.warning("tokenloom: worker %s was taken for dead; its jobs go on elsewhere, and it begins anew", self.name)
+        cycle.forget(None)
+        for claimed in self.active.snapshot():
+            self.active.ended(claimed)
+        self._lease.begin_again()
+        pause = FIRST_WAIT
+        while not self._cold:
+            try:
+                self.register_birth()
+                break
+            except Exception as error:
+                if not transient(error):
+                    raise
+                self._contact.lost(error)
+                if self._stop_requested:
+                    raise GaveUp(f"stopped while Redis did not answer: {error}") from error
+                time.sleep(pause)
+                pause = min(pause * 2, LONGEST_WAIT)
+        self._source.incarnation = self._lease.incarnation
+        cycle.reborn(self._lease.incarnation)
+        self._lease_lost = False
+        self._recall_due = False
+
+    # -- stopping ----------------------------------------------------------------------------------------------------
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """First signal: warm shutdown. A second one, at least a second later: cold. Nothing else happens in here."""
+        if self._stop_at is None:
+            self._stop_at = time.monotonic()
+            self._shutdown_requested_date = now()
+            self._stop_requested = True
+        elif time.monotonic() - self._stop_at >= 1.0:
+            self._cold = True
+        self._notes.put(("signal", signum))
+
+    def request_force_stop(self, signum: int, frame: FrameType | None) -> None:
+        """As a second signal."""
+        self.request_stop(signum, frame)
+
+    def _install_signal_handlers(self) -> None:
+        """Where it is allowed: in the main thread."""
+        try:
+            signal.signal(signal.SIGINT, self.request_stop)
+            signal.signal(signal.SIGTERM, self.request_stop)
+        except ValueError:
+            self.log.debug("Worker %s: not in the main thread, no signal handlers", self.name)
+
+    def _begin_stop(self, cycle: CycleFace) -> None:
+        self.handle_warm_shutdown_request()
+        cycle.stop_accepting()
+        try:
+            self.set_shutdown_requested_date()
+        except Exception as error:
+            self._contact.lost(error)
+        if cycle.active:
+            self.log.info("tokenloom: %d jobs get %g s to finish", cycle.active, self.settings.grace)
+
+    def _grace_is_over(self) -> bool:
+        return self._stop_at is not None and time.monotonic() - self._stop_at >= self.settings.grace
+
+    # -- what RQ's commands ask ----------------------------------------------------------------------------------------
+
+    def handle_payload(self, message: dict[str, Any]) -> None:
+        """A command from RQ's channel of this worker; on the pub/sub thread. Nonsense is logged and ignored."""
+        try:
+            payload = parse_payload(message)
+            command = payload["command"]
+            if command == "stop-job":
+                self._stop_job(self.active.get(str(payload.get("job_id"))), "job", payload.get("job_id"))
+            elif command == "stop-execution":
+                self.request_stop_execution(str(payload.get("execution_id")))
+            elif command == "shutdown":
+                self.log.info("Received shutdown command.")
+                self.request_stop(signal.SIGINT, None)
+            else:
+                self.log.warning("tokenloom: command %.64r has no meaning for this worker, ignored", command)
+        except Exception:
+            self.log.warning("tokenloom: a malformed command was ignored", exc_info=True)
+
+    def request_stop_execution(self, execution_id: str) -> None:
+        """Stop one of the worker's executions; from any thread."""
+        self._stop_job(self.active.of_execution(execution_id), "execution", execution_id)
+
+    def _stop_job(self, claimed: Claimed | None, what: str, id: object) -> None:
+        if claimed is None:
+            self.log.warning("Not working on %s %.64s, command ignored.", what, id)
+        else:
+            self._notes.put(("interrupt", (claimed, "stopped")))
+
+    # -- what RQ shows -------------------------------------------------------------------------------------------------
+
+    def _show(self, cycle: CycleFace) -> None:
+        """State, figures and process title, as far as they changed."""
+        state = WorkerStatus.BUSY if cycle.active else WorkerStatus.SUSPENDED if self._suspended else WorkerStatus.IDLE
+        self._state = state.value
+        title = f"Running {cycle.active} jobs" if cycle.active else "Listening on " + ",".join(self.queue_names())
+        moment = time.monotonic()
+        if moment - self._stats_at >= self.settings.heartbeat / 2 or not self._stats:
+            self._stats, self._stats_at = cycle.stats(), moment
+            if title != self._title:
+                self._title = title
+                self.procline(title)
+
+    def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
+        """Seconds until RQ's tools may call an execution abandoned; RQ's own is a minute and more, whatever it is told."""
+        return ABANDONED_AFTER
+
+    def set_shutdown_requested_date(self) -> None:
+        """When the warm shutdown was asked for, where RQ keeps it."""
+        if self._shutdown_requested_date is not None:
+            self.connection.hset(self.key, "shutdown_requested_date", utcformat(self._shutdown_requested_date))
+
+    def _start_scheduler(
+        self,
+        burst: bool = False,
+        logging_level: str | None = "INFO",
+        date_format: str = DEFAULT_LOGGING_DATE_FORMAT,
+        log_format: str = DEFAULT_LOGGING_FORMAT,
+    ) -> None:
+        """RQ's, in a fresh process instead of a fork: a fork would copy the engine and its threads' locks."""
+        self.scheduler = SpawnedScheduler(
+            self.queues,
+            connection=self.connection,
+            logging_level=logging_level if logging_level is not None else self.log.level,
+            date_format=date_format,
+            log_format=log_format,
+            serializer=self.serializer,
+        )
+        self.scheduler.begin(burst)

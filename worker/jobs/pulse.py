@@ -1,0 +1,155 @@
+"""The heartbeat thread: renews the lease, looks for dead workers and for jobs that were cancelled behind our back."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from redis import Redis
+from rq.job import Job
+from rq.utils import now, utcformat
+
+from tokenloom.schemas.keys import Keys
+
+from ..retrying import transient
+from .active import ActiveJobs
+from .claimed import Claimed, Interruption
+from .contact import Contact
+from .lease import Lease
+from .scripts import Scripts
+from .source import ABANDONED_AFTER
+
+log = logging.getLogger("rq.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Who is told what the pulse finds, on its own thread."""
+
+    lost: Callable[[], None]
+    unregistered: Callable[[], None]
+    interrupt: Callable[[Claimed, Interruption], None]
+    stats: Callable[[], Mapping[str, int | float | str]]
+    state: Callable[[], str]
+
+
+class Pulse:
+    """Beats every ``every`` seconds from ``start`` to ``stop``; executions are refreshed every ``refresh_every``."""
+
+    def __init__(
+        self,
+        link: Redis,
+        keys: Keys,
+        lease: Lease,
+        active: ActiveJobs,
+        contact: Contact,
+        findings: Findings,
+        *,
+        every: float,
+        refresh_every: float,
+        rq_ttl: int,
+    ) -> None:
+        #: time.monotonic() before which neither this worker nor its claims may call another dead: everybody's lease may
+        #: have lapsed for the same reason, and the others must get the chance to say so.
+        self.polite_until = 0.0
+        self.requeued = 0
+        self.buried = 0
+        self._link = link
+        self._scripts = Scripts(link, keys)
+        self._lease = lease
+        self._active = active
+        self._contact = contact
+        self._findings = findings
+        self._every = every
+        self._refresh_every = refresh_every
+        self._refreshed = time.monotonic()
+        self._silent_since = 0.0
+        self._rq_ttl = rq_ttl
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tokenloom-pulse", daemon=True)
+
+    def start(self) -> None:
+        """Begin beating."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a beat in progress is waited for a little."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    def beat(self) -> None:
+        """One beat. Raises redis errors."""
+        lease = self._lease
+        incarnation = lease.incarnation
+        pipe = self._link.pipeline(transaction=False)
+        stats = {**self._findings.stats(), "requeued": self.requeued, "buried": self.buried}
+        arguments = [lease.name, incarnation, lease.milliseconds, utcformat(now()), self._rq_ttl, self._findings.state()]
+        self._scripts("heartbeat", [*arguments, *lease.fields(stats)], pipe)
+        jobs = self._active.snapshot()
+        for claimed in jobs:
+            pipe.hget(Job.key_for(claimed.id), "status")
+        answer, *statuses = pipe.execute()
+        self._contact.made()
+        if self._silent_since and time.monotonic() - self._silent_since > lease.milliseconds / 2000:
+            self.polite_until = time.monotonic() + self._every
+        self._silent_since = 0.0
+        if answer == 0:
+            if incarnation == lease.incarnation:
+                self._findings.lost()
+            return
+        if answer == 2:
+            log.warning("tokenloom: the lease had lapsed, and nobody took over meanwhile; going on")
+            self.polite_until = time.monotonic() + self._every
+        elif answer == 3:
+            self._findings.unregistered()
+        for claimed, status in zip(jobs, statuses):
+            if status is None or status == b"canceled":
+                self._findings.interrupt(claimed, "cancelled")
+        self._refresh(jobs)
+        if time.monotonic() >= self.polite_until:
+            self._reap()
+
+    def _refresh(self, jobs: list[Claimed]) -> None:
+        if time.monotonic() - self._refreshed < self._refresh_every:
+            return
+        self._refreshed = time.monotonic()
+        moment = now()
+        for start in range(0, len(jobs), 256):
+            arguments: list[str | int | float] = [self._lease.name, utcformat(moment), moment.timestamp(), ABANDONED_AFTER]
+            for claimed in jobs[start : start + 256]:
+                arguments += [claimed.id, claimed.execution.id, claimed.job.origin]
+            self._scripts("refresh", arguments)
+
+    def _reap(self) -> None:
+        answer = self._scripts("reap", [self._lease.name])
+        for name, back in zip(answer[::2], answer[1::2]):
+            self.buried += 1
+            self.requeued += back
+            log.warning("tokenloom: worker %s is dead; %d jobs of it are back in their queues", name.decode(), back)
+
+    def _run(self) -> None:
+        next_beat = time.monotonic()
+        while not self._stop.wait(max(0.0, next_beat - time.monotonic())):
+            wait = self._every
+            try:
+                self.beat()
+            except Exception as error:
+                if not transient(error):
+                    log.exception("tokenloom: a heartbeat failed")
+                self._contact.lost(error)
+                self._silent_since = self._silent_since or time.monotonic()
+                wait = min(self._every, 0.25) * random.uniform(0.5, 1.0)
+            next_beat = time.monotonic() + wait
+
+
+def rq_ttl_of(lease: float, worker_ttl: int) -> int:
+    """Seconds that RQ's record of a worker outlives its last heartbeat: longer than any lease, as the scripts rely on."""
+    return max(worker_ttl + 60, math.ceil(lease * 4))
+
+

@@ -1,0 +1,194 @@
+"""From a job's hash, which anybody may have written, to an RQ job and a request, or to the reason why not."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from redis import Redis
+from rq.utils import utcformat
+
+from tokenloom.schemas.codec import MAX_BYTES, CodecError, decode
+from tokenloom.schemas.errors import TokenloomError
+from tokenloom.schemas.ids import SESSION_ID_PATTERN
+from tokenloom.schemas.requests import Request
+from tokenloom.schemas.serializer import MsgpackSerializer
+from tokenloom.schemas.validate import parse_request
+
+from .guarded import GuardedJob
+
+#: Most bytes of a job's data as stored, compressed or not.
+MAX_STORED = MAX_BYTES + 1024
+
+#: RQ's numbers in a job's hash, all of which it hands to Redis or to a timer.
+_NUMBERS = {
+    "timeout": "timeout",
+    "result_ttl": "result_ttl",
+    "failure_ttl": "failure_ttl",
+    "ttl": "ttl",
+    "success_callback_timeout": "_success_callback_timeout",
+    "failure_callback_timeout": "_failure_callback_timeout",
+    "stopped_callback_timeout": "_stopped_callback_timeout",
+    "retries_left": "retries_left",
+    "number_of_retries": "number_of_retries",
+    "repeats_left": "repeats_left",
+}
+_MOST = 1 << 31
+
+#: A step's id, which events carry, is its job's.
+LONGEST_ID = 128
+
+#: Read anew when they are needed, and never by a worker: what an earlier run left, of whatever size.
+_LEFT_OUT = (b"result", b"exc_info")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a hash holds. Without a request there is a refusal; ``session`` is where events about the job go, if known."""
+
+    job: GuardedJob
+    request: Request | None
+    refusal: TokenloomError | None
+    session: str | None
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """Every session the job needs, as far as it says."""
+        if self.request is not None:
+            return self.request.sessions
+        return () if self.session is None else (self.session,)
+
+
+class Reader:
+    """Reads job hashes. Never raises for what is in one, runs nothing of it, and needs no round trip."""
+
+    def __init__(self, job_class: type[GuardedJob], connection: Redis) -> None:
+        self._job_class = job_class
+        self._connection = connection
+
+    def read(self, id: str, raw: Mapping[bytes, bytes]) -> Read:
+        """The job and its request, or why it is refused."""
+        refusal: TokenloomError | None = None
+        data, function, kwargs = b"", None, None
+        try:
+            data = inflate(raw.get(b"data", b""))
+            function, kwargs = take_apart(data)
+        except TokenloomError as error:
+            refusal = error
+        session = readable_session(kwargs)
+        job, broken = self._restore(id, raw, data)
+        refusal = refusal or broken
+        if refusal is None and len(id) > LONGEST_ID:
+            message = f"job ids have at most {LONGEST_ID} characters here, this one has {len(id)}"
+            refusal, session = TokenloomError.of("invalid", message, field="id", value=id, limit=LONGEST_ID), None
+        request = None
+        if refusal is None:
+            try:
+                self._check_callbacks(job)
+                request = parse_request(str(function), kwargs)
+            except TokenloomError as error:
+                refusal = error
+        if refusal is not None:
+            job.retries_left = 0  # it would be refused again
+        return Read(job, request, refusal, session)
+
+    def _restore(self, id: str, raw: Mapping[bytes, bytes], data: bytes) -> tuple[GuardedJob, TokenloomError | None]:
+        """RQ's job of the hash; of its few safe fields only when the others make no sense."""
+        fields = {name: value for name, value in raw.items() if name not in _LEFT_OUT}
+        fields[b"data"] = b"-"  # set below: restore() would inflate it without a limit
+        problem: TokenloomError | None = None
+        try:
+            job = self._new(id, fields)
+            problem = strange_number(job)
+        except Exception as error:  # dates, JSON, numbers, enums: RQ raises whatever they raise
+            problem = TokenloomError.of("invalid", f"the job's hash has a field RQ cannot read: {error}")
+        if problem is not None:
+            safe = (b"data", b"status", b"origin", b"worker_name", b"group_id")
+            kept = {name: fields[name] for name in safe if name in fields}
+            kept[b"created_at"] = kept[b"started_at"] = utcformat(datetime.now(timezone.utc)).encode()
+            job = self._new(id, kept)
+        job.data = data
+        return job, problem
+
+    def _new(self, id: str, fields: Mapping[bytes, bytes]) -> GuardedJob:
+        job = self._job_class(id, connection=self._connection, serializer=MsgpackSerializer)
+        job.restore(fields)
+        return job
+
+    def _check_callbacks(self, job: GuardedJob) -> None:
+        for which, name in job.callback_names().items():
+            if name not in job.allowed:
+                listed = ", ".join(sorted(job.allowed)) or "none"
+                raise TokenloomError.of(
+                    "unknown_job",
+                    f"{which} {name!r} is not among the callbacks this worker allows (TOKENLOOM_CALLBACKS): {listed}",
+                    field=which,
+                    value=name,
+                    limit=listed,
+                )
+
+
+def inflate(stored: bytes) -> bytes:
+    """A job's data without RQ's compression, which is optional. Raises TokenloomError past the limit."""
+    if not 0 < len(stored) <= MAX_STORED:
+        raise too_large_or_missing()
+    unpacker = zlib.decompressobj()
+    try:
+        data = unpacker.decompress(stored, MAX_STORED)
+    except zlib.error:
+        return stored
+    if unpacker.unconsumed_tail:
+        raise too_large_or_missing()
+    return data if unpacker.eof else stored
+
+
+def too_large_or_missing() -> TokenloomError:
+    """The claim script leaves out data past the limit, so that none and too much look alike here."""
+    return TokenloomError.of(
+        "invalid", f"the job's data is missing or larger than {MAX_STORED} bytes", field="data", limit=MAX_STORED
+    )
+
+
+def take_apart(data: bytes) -> tuple[object, object]:
+    """Function name and keyword arguments of a job's data. Raises TokenloomError for anything but the two."""
+    try:
+        parts = decode(data, max_bytes=MAX_STORED)
+    except CodecError as error:
+        pickled = " (it looks like pickle)" if data[:1] == b"\x80" and data[-1:] == b"." else ""
+        message = f"the job's data is not acceptable msgpack{pickled}: {error}; enqueue with MsgpackSerializer"
+        raise TokenloomError.of("invalid", message, field="data") from None
+    if not isinstance(parts, list) or len(parts) != 4:
+        raise TokenloomError.of("invalid", "the job's data is not [function, null, args, kwargs]", field="data", value=parts)
+    function, instance, args, kwargs = parts
+    if instance is not None:
+        raise TokenloomError.of("invalid", "methods of objects are not served", field="data", value=instance)
+    if args not in ([], None):
+        raise TokenloomError.of(
+            "invalid", "arguments are given by name only", field="args", value=args, limit="no positional arguments"
+        )
+    return function, kwargs
+
+
+def readable_session(kwargs: object) -> str | None:
+    """The session a job names, if it is a valid id."""
+    session = kwargs.get("session") if isinstance(kwargs, dict) else None
+    return session if isinstance(session, str) and re.fullmatch(SESSION_ID_PATTERN, session) else None
+
+
+def strange_number(job: GuardedJob) -> TokenloomError | None:
+    """Why one of RQ's numbers in the job cannot be used, if so: Redis would refuse the job's end because of it."""
+    for field, attribute in _NUMBERS.items():
+        value: Any = getattr(job, attribute)
+        if value is not None and not -1 <= value < _MOST:
+            return TokenloomError.of("invalid", f"{field}: {value} is not accepted", field=field, value=value, limit=f"-1 to {_MOST - 1}")
+    listed = [("retry_intervals", job.retry_intervals), ("repeat_intervals", job.repeat_intervals)]
+    for field, value in listed:
+        plain = value is None or (isinstance(value, list) and all(type(x) is int and 0 <= x < _MOST for x in value))
+        if not plain:
+            return TokenloomError.of("invalid", f"{field}: a list of seconds is expected", field=field, value=value)
+    return None
+
