@@ -32,6 +32,7 @@ from tokenloom.native_ext.engine import (
     Entry,
     Geometry,
     Output,
+    TokenLogprobs,
 )
 from tokenloom.native_ext.fake_cells import FakeCells
 from tokenloom.native_ext.fake_vocabulary import END, SPOKEN, TOKENS, metadata
@@ -213,7 +214,9 @@ class FakeEngine:
             state = _digest(state + token.to_bytes(4, "little"))
             cells.write(entry.sequence, length + offset, state)
             states.append(state)
-        token = logprobs = logits = None
+        token: int | None = None
+        logprobs: TokenLogprobs | None = None
+        logits: Any = None
         if entry.sample is not None:
             row = self._row(state)
             end = length + len(entry.tokens)
