@@ -3,9 +3,10 @@
 Everything is built from a model file's metadata, given as a mapping; nothing here imports native code or opens a file.
 """
 
+from tokenloom.worker.text.chat import ChatTemplate
 from tokenloom.worker.text.detokenizer import Detokenizer
 from tokenloom.worker.text.errors import TextError
 from tokenloom.worker.text.stopstrings import StopResult, StopStrings
 from tokenloom.worker.text.tokenizer import Tokenizer
 
-__all__ = ["Detokenizer", "StopResult", "StopStrings", "TextError", "Tokenizer"]
+__all__ = ["ChatTemplate", "Detokenizer", "StopResult", "StopStrings", "TextError", "Tokenizer"]

@@ -6,7 +6,8 @@ where ``\s`` and ``\p{..}`` are Unicode's and ``&&`` intersects character classe
 
 What a name stands for is what llama.cpp makes of it, tested piece by piece against it. In a few families that differs
 from the tokenizer the model was published with: llama.cpp tells upper case from lower case in ASCII letters only
-(``tekken``, ``gpt-4o``) or not at all (``tiny_aya``, ``youtu``).
+(``tekken``, ``gpt-4o``) or not at all (``youtu``). Names are left out whose meaning
+depends on the C++ library that llama.cpp was built with (``tiny_aya``) and those of models that do not generate text.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _HAN = (
     r"\x{2B820}-\x{2CEAF}\x{2CEB0}-\x{2EBEF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}"
 )
 _CHINESE_JAPANESE = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{30FF}]+"
-_EAST_ASIAN = r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+"
+# Its ranges take in some white space, which llama.cpp does not see as such a character.
+_EAST_ASIAN = r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}&&[^\s]]+"
 # The letters that have case, as Unicode had them when the pattern was made.
 _CASED = (
     r"A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}\x{370}-\x{373}"
@@ -94,7 +96,7 @@ _LLAMA3, _QWEN2 = _words(_THREE_DIGITS), _words(_DIGIT)
 _DIGITS_THEN_GPT2 = PreTokenizer((_DIGIT, _GPT2))
 _AFMOE_ASIAN = (
     r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}"
-    r"\x{2F00}-\x{2FDF}\x{0E00}-\x{0E7F}\x{0E80}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}"
+    r"\x{2F00}-\x{2FDF}\x{0E40}-\x{0E7F}\x{0E80}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}"
     r"\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+"
 )
 
@@ -104,7 +106,8 @@ _FAMILIES: dict[str, PreTokenizer] = {
     "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": _DIGITS_THEN_GPT2,
     "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")),
     "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2": PreTokenizer((_LLAMA3,), True, True),
-    "smaug-bpe dbrx glm4 chatglm-bpe": PreTokenizer((_LLAMA3,)),
+    "smaug-bpe dbrx chatglm-bpe": PreTokenizer((_LLAMA3,)),
+    "glm4 glm5": PreTokenizer((_LLAMA3,), whole_words=True),
     "qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2": PreTokenizer((_QWEN2,)),
     "qwen35": PreTokenizer((_words(_DIGIT, word=r"[\p{L}\p{M}]"),)),
     "tekken": PreTokenizer((_cased(_DIGIT, ""),), True, True),
@@ -130,9 +133,6 @@ _FAMILIES: dict[str, PreTokenizer] = {
             _uncased(_DIGIT),
         ),
         whole_words=True,
-    ),
-    "tiny_aya cohere2moe": PreTokenizer(
-        (r"[0-9]{1,3}(?=(?:[0-9]{3})*(?![A-Za-z0-9_]))", _uncased(_THREE_DIGITS)),
     ),
     "bloom gpt3-finnish poro-chat": PreTokenizer((_BLOOM,)),
     "viking": PreTokenizer((_BLOOM, _DIGIT)),

@@ -12,7 +12,7 @@ other vocabularies (one that was extended with tokens of score 0, say) ``ScoreMe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -26,28 +26,6 @@ from tokenloom.worker.text.vocabulary import SPACE, Kind, Vocabulary
 _SCORES = metadata.PREFIX + "scores"
 
 
-def _splits(text: str, joinable: Mapping[str, int]) -> Iterator[int]:
-    """Where ``text`` can be split into two tokens, in the order in which the merges must be ranked.
-
-    Two ways of making one token rank differently here although they have one score, which matters when they compete
-    for a token between them: x y z with xy = yz = text. Leftmost first means that the split |x| goes before the split
-    |y|, which is possible only if the text's first |y| characters equal its last |y|. Where both orders are possible,
-    the longer left part goes first, because joining from the left leaves short parts at the right.
-    """
-    size = len(text)
-    for cut in range(size - 1, 0, -1):
-        other = size - cut
-        if cut > other and text.startswith(text[other:]) and not text.startswith(text[cut:]):
-            cuts = [other, cut]  # only the shorter left part can stand on the left of its rival
-        elif cut < other and text.startswith(text[cut:]) and not text.startswith(text[other:]):
-            continue  # ranked already, with its rival
-        else:
-            cuts = [cut]
-        for place in cuts:
-            if text[:place] in joinable and text[place:] in joinable:
-                yield place
-
-
 def merges_from_scores(joinable: Mapping[str, int], scores: list[float]) -> list[tuple[str, str]] | None:
     """The merges that make BPE join what the scores say, or None if ranks of pairs cannot say it."""
     longer = sorted((text for text in joinable if len(text) > 1), key=lambda text: -scores[joinable[text]])
@@ -55,7 +33,28 @@ def merges_from_scores(joinable: Mapping[str, int], scores: list[float]) -> list
         return None
     if not {char for text in longer for char in text} <= joinable.keys():
         return None
-    return [(text[:cut], text[cut:]) for text in longer for cut in _splits(text, joinable)]
+    return [
+        (text[:cut], text[cut:])
+        for text in longer
+        # These rank differently although they have one score. For that to matter, two ways of making one token would
+        # have to compete for a piece between them, and joining by score leaves none (found in no random trial).
+        for cut in range(len(text) - 1, 0, -1)
+        if text[:cut] in joinable and text[cut:] in joinable
+    ]
+
+
+def _joinable(vocabulary: Vocabulary) -> dict[str, int]:
+    """The tokens that characters may be joined to, by text.
+
+    llama.cpp would join "<" and "s>" into the control token <s>; here no text turns into a control or byte token. A
+    user-defined token was cut out of the text before, unless its text is spelled with SentencePiece's space.
+    """
+    kinds = vocabulary.kinds
+    return {
+        text: index
+        for text, index in vocabulary.plain.items()
+        if kinds[index] is not Kind.BYTE and (kinds[index] is not Kind.USER_DEFINED or SPACE in text)
+    }
 
 
 class ScoreEncoder:
@@ -67,8 +66,7 @@ class ScoreEncoder:
         if scores is None:
             raise TextError(f"model file: {_SCORES} is missing, and a vocabulary of the model 'llama' needs it")
         self.add_space = metadata.flag(meta, metadata.PREFIX + "add_space_prefix", True)
-        # llama.cpp would join "<" and "s>" into the control token <s>; here no text turns into a control or byte token.
-        joinable = {text: index for text, index in vocabulary.plain.items() if vocabulary.kinds[index] is not Kind.BYTE}
+        joinable = _joinable(vocabulary)
         fallback = self._fallback(vocabulary)
         merges = merges_from_scores(joinable, scores)
         self._merger = ScoreMerger(joinable, scores, fallback) if merges is None else None
