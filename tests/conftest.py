@@ -31,7 +31,9 @@ def _differences(package: str) -> Iterator[str]:
     installed = next(iter(spec.submodule_search_locations or []), None) if spec else None
     for file in sorted((ROOT / package).rglob("*")):
         part = file.relative_to(ROOT)
-        if file.is_dir() or part.parts[1] == "src" or "__pycache__" in part.parts or file.suffix in {".so", ".pyd"}:
+        if file.is_dir() or part.parts[1] == "src" or file.suffix not in {".py", ".lua", ".typed", ".pyi"}:
+            continue
+        if any(name.startswith(".") for name in part.parts):
             continue
         other = Path(installed or "missing", *part.parts[1:])
         if not other.exists() or not filecmp.cmp(file, other, shallow=False):

@@ -15,9 +15,7 @@ def load_engine(settings: WorkerSettings) -> Engine:
     found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     entry = found.get(settings.engine)
     if entry is None:
-        raise SettingsError(
-            f"{PREFIX}ENGINE={settings.engine!r}: not installed; there are {', '.join(sorted(found))}"
-        )
+        raise SettingsError(f"{PREFIX}ENGINE={settings.engine!r}: not installed; there are {', '.join(sorted(found))}")
     engine: Engine = entry.load()(
         EngineSettings(
             model=settings.model or Path(),

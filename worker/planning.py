@@ -56,7 +56,7 @@ class Planner:
         ready, idle = [], []
         for step in running:
             session = step.session
-            if step.id in self._parked and not self._room_for(session):
+            if step.id in self._parked and not self._room_for(session, running):
                 continue
             if not self._residency.ensure(session, growing=self._grows):
                 continue
@@ -77,9 +77,12 @@ class Planner:
     def _grows(self, session: Session) -> bool:
         return session.running is not None and session.running.id not in self._parked
 
-    def _room_for(self, session: Session) -> bool:
+    def _room_for(self, session: Session, running: Sequence[Step]) -> bool:
+        """Whether a step that gave up its cells may have them back: there is room, or nobody else is at work."""
         pages = session.length // self._page_size + 1
-        return self._engine.stats.pages_free >= pages
+        if self._engine.stats.pages_free + self._residency.evictable_pages() >= pages:
+            return True
+        return all(step.session.sequence is None for step in running)
 
     # -- making it fit -----------------------------------------------------------------------------------------------
 

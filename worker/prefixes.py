@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 
 import numpy as np
 
@@ -56,13 +57,16 @@ class PrefixIndex:
             if not group:
                 del self._groups[key]
 
-    def best(self, session: Session) -> tuple[Session | None, int]:
-        """Another session sharing the longest prefix with this one's log, at least ``SHORTEST``, and its length."""
+    def best(self, session: Session, usable: Callable[[Session], int]) -> tuple[Session | None, int]:
+        """The other session of whose log the longest prefix is also this one's and usable, and that prefix's length.
+
+        ``usable`` says how many of a session's tokens may be taken. Prefixes under ``SHORTEST`` do not count.
+        """
         best, longest = None, 0
         if session.length >= SHORTEST:
             for other in self._groups.get(key_of(session), {}).values():
                 if other is not session:
-                    shared = common_prefix(session.log, other.log)
-                    if shared > longest:
+                    shared = min(common_prefix(session.log, other.log), usable(other))
+                    if shared >= SHORTEST and shared > longest:
                         best, longest = other, shared
         return best, longest

@@ -55,17 +55,22 @@ class Residency:
         """
         if session.sequence is not None:
             return True
-        donor, shared = self._prefixes.best(session) if self._clones else (None, 0)
+        donor, shared = self._donor(session, growing)
         if donor is not None:
-            if self.cached(donor) < shared and growing(donor):
+            if self.cached(donor) < shared:
                 return False
-            sequence = self._clone_of(donor, min(shared, self.cached(donor)))
+            sequence = self._clone_of(donor, shared)
         else:
             sequence = self._numbered(self.engine.new)
         if sequence is None:
             return False
         self._seat(session, sequence)
         return True
+
+    def _donor(self, session: Session, growing: Callable[[Session], bool]) -> tuple[Session | None, int]:
+        if not self._clones:
+            return None, 0
+        return self._prefixes.best(session, lambda other: other.length if growing(other) else self.cached(other))
 
     def fork(self, source: Session, target: Session, upto: int) -> None:
         """Let a new clone share its source's cells, if it has any and a number is free. Computes nothing."""
@@ -156,6 +161,14 @@ class Residency:
             if not self.evict_one(spare):
                 return False
         return True
+
+    def evictable_pages(self) -> int:
+        """Pages that dropping every idle session would free, at least."""
+        return sum(
+            self.engine.pages_held(session.sequence)
+            for session in self._resident.values()
+            if session.running is None and session.sequence is not None
+        )
 
     # -- the persisted session table ---------------------------------------------------------------------------------
 

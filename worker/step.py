@@ -80,8 +80,8 @@ class Step:
         return self.claimed.deaths - self._deaths_before
 
     def settle(self) -> None:
-        """End a step that needs no forward: nothing to generate, or no room for it."""
-        if self.reason is None and (len(self.tokens) >= self.most or self._position() >= self._capacity):
+        """End a step that wants tokens and has no room for another. One that wants none still has to prefill."""
+        if self.reason is None and self.most and (len(self.tokens) >= self.most or self._position() >= self._capacity):
             self.finish("length")
 
     def replay(self, tokens: Iterable[int], logprobs: Iterable[Logprob] = ()) -> None:

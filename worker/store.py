@@ -251,7 +251,8 @@ class Store:
             plan["cut"] = write.cut
         if write.ttl is not None:
             plan["ttl"] = write.ttl
-        packed_plan: bytes = msgpack.packb(plan)
+        # the server's Lua reads no bin type, and tells no text from bytes
+        packed_plan: bytes = msgpack.packb(plan, use_bin_type=False)
         return packed_plan
 
 

@@ -20,7 +20,7 @@ class Texts:
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._tokenizer, self._no_tokenizer = _made(lambda: Tokenizer.from_metadata(metadata))
-        self._template, self._no_template = _made(lambda: ChatTemplate.from_metadata(metadata))
+        self._template, self._no_template = _made(lambda: ChatTemplate.from_metadata(metadata, self._tokenizer))
         if self._tokenizer is None:
             log.warning("tokenloom: serving tokens only, no text: %s", self._no_tokenizer)
 
@@ -33,14 +33,18 @@ class Texts:
         """Tokens of raw text, special tokens understood; ``first`` begins with the model's BOS, if it wants one."""
         return self._checked("text", lambda: self._need_tokenizer().encode(text, parse_special=True, add_bos=first))
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], log: Sequence[int]) -> list[int]:
+    def encode_chat(self, messages: Sequence[dict[str, Any]], log: Sequence[int]) -> list[int]:
         """Tokens of chat turns, as the start of a conversation or as the continuation of the one in ``log``."""
-        tokenizer = self._need_tokenizer()
+        self._need_tokenizer()
         if self._template is None:
             raise TokenloomError.of("unsupported", f"messages: {self._no_template}", field="messages")
         template = self._template
-        turns = [dict(message) for message in messages]
-        return self._checked("messages", lambda: template.encode(tokenizer, turns, log))
+        if not log:
+            return self._checked("messages", lambda: template.encode_chat(messages))
+        # a log that chats leaves off inside the assistant's turn: every prompt ends by opening one
+        return self._checked(
+            "messages", lambda: template.encode_continuation(messages, last_token=log[-1], open_turn=True)
+        )
 
     def stream(self, stops: Sequence[str]) -> Stream | NoText:
         """What turns one step's generated tokens into text."""

@@ -1,0 +1,41 @@
+"""Rigs over the fake engine, small enough that pages and numbers run short when a test wants them to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+from rig import Rig
+
+from tokenloom.native_ext.engine import Engine, EngineSettings
+from tokenloom.native_ext.fake import FakeEngine
+
+
+@pytest.fixture
+def fake() -> Callable[..., Engine]:
+    """Makes fake engines; ``pages`` bounds their cells."""
+
+    def make(pages: int | None = None, **settings: Any) -> Engine:
+        if pages is not None:
+            settings["kv_bytes"] = pages * FakeEngine(EngineSettings(model=None)).geometry.page_bytes  # type: ignore[arg-type]
+        return FakeEngine(EngineSettings(model=None, **settings))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def make_rig(redis: Redis, fake: Callable[..., Engine]) -> Callable[..., Rig]:
+    """Makes rigs over one server: ``engine`` settings go to the fake engine, the rest to the worker."""
+
+    def make(engine: Engine | None = None, *, pages: int | None = None, **settings: Any) -> Rig:
+        return Rig(redis, engine or fake(pages=pages), **settings)
+
+    return make
+
+
+@pytest.fixture
+def rig(make_rig: Callable[..., Rig]) -> Rig:
+    """One worker's cycle over a fake engine."""
+    return make_rig()
