@@ -13,11 +13,11 @@ SAMPLE_BYTES = 16 * 1024
 def fingerprint(path: str | os.PathLike[str] | Path, header_bytes: int) -> str:
     """SHA-256, as 64 hex digits, over parts of a GGUF file.
 
-    Covered in full: the file's size and its first ``header_bytes`` bytes, which are the header, all metadata (vocabulary
-    and chat template included) and every tensor's name, type, shape and place. Of the tensor data: 256 blocks of 16 KiB,
-    evenly spaced from its first byte to its last (all of it when it is smaller than that). Two files that differ only
-    in tensor data between those blocks have the same fingerprint; a retrained or requantized model never does in practice.
-    The result depends on nothing but the file's bytes.
+    Covered in full: the file's size and its first ``header_bytes`` bytes, which are the header, all metadata
+    (vocabulary and chat template included) and every tensor's name, type, shape and place. Of the tensor data: 256
+    blocks of 16 KiB, evenly spaced from its first byte to its last, or all of it when it is smaller than that. Files
+    that differ only in data between those blocks have the same fingerprint; a retrained or requantized model differs
+    nearly everywhere. The result depends on nothing but the file's bytes.
     """
     digest = hashlib.sha256()
     with Path(path).open("rb", buffering=0) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,14 +20,13 @@ def _preload() -> None:
     The module looks for them beside its own package. When the two are in different places (a user's site-packages over
     the system's), libraries loaded before it are taken instead.
     """
-    try:
-        import libggml
-    except ImportError as error:
+    spec = importlib.util.find_spec("libggml")
+    if spec is None:
         raise ImportError(
             "ggml's shared libraries are missing: install the package libggml-python in the version tokenloom pins"
-        ) from error
+        )
     suffix = "dylib" if sys.platform == "darwin" else "so"
-    for folder in libggml.__path__:
+    for folder in spec.submodule_search_locations or []:
         for name in _LIBRARIES:
             for library in sorted(Path(folder).glob(f"lib*/lib{name}.{suffix}")):
                 ctypes.CDLL(str(library))

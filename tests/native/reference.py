@@ -1,7 +1,7 @@
 """A plain float64 forward of the llama architecture, one sequence at a time, to check the engine against.
 
 Written from the papers: RMSNorm (Zhang and Sennrich 2019), rotary embeddings (Su et al. 2021) over pairs of neighbours,
-grouped-query attention (Ainslie et al. 2023), SwiGLU (Shazeer 2020), YaRN (Peng et al. 2023) and, for Llama 3, per-dimension
+grouped-query attention (Ainslie et al. 2023), SwiGLU (Shazeer 2020), YaRN (Peng et al. 2023) and, for Llama 3,
 divisors of the rotary frequencies. Keys and values are rounded to float16, as the engine stores them.
 """
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from native.tiny_llama import TinyLlama
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[Any]
 
 
 def rotary_angles(model: TinyLlama, positions: npt.NDArray[Any]) -> tuple[Array, float]:
@@ -46,7 +46,7 @@ def rotate(model: TinyLlama, x: Array) -> Array:
     """x: (tokens, heads, head_size), token i at position i."""
     angles, magnitude = rotary_angles(model, np.arange(len(x)))
     cos, sin = np.cos(angles)[:, None, :] * magnitude, np.sin(angles)[:, None, :] * magnitude
-    out = x.copy()
+    out: Array = x.copy()
     even, odd = x[..., 0 : model.rotated : 2], x[..., 1 : model.rotated : 2]
     out[..., 0 : model.rotated : 2] = even * cos - odd * sin
     out[..., 1 : model.rotated : 2] = even * sin + odd * cos
@@ -58,10 +58,12 @@ def logits(model: TinyLlama, tokens: list[int], weights: dict[str, npt.NDArray[A
     w = {name: data.astype(np.float64) for name, data in (weights or model.stored()).items()}
 
     def linear(name: str, x: Array) -> Array:
-        return x @ w[name + ".weight"].T + w.get(name + ".bias", 0.0)
+        out: Array = x @ w[name + ".weight"].T + w.get(name + ".bias", 0.0)
+        return out
 
     def norm(name: str, x: Array) -> Array:
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + model.rms_epsilon) * w[name + ".weight"]
+        out: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + model.rms_epsilon) * w[name + ".weight"]
+        return out
 
     count, group = len(tokens), model.heads // model.kv_heads
     causal = np.tril(np.ones((count, count), bool))
@@ -84,4 +86,5 @@ def logits(model: TinyLlama, tokens: list[int], weights: dict[str, npt.NDArray[A
         x = x + linear(block + "ffn_down", gate / (1 + np.exp(-gate)) * linear(block + "ffn_up", h))
     x = norm("output_norm", x)
     head = w["token_embd.weight"] if model.tied else w["output.weight"]
-    return x @ head.T
+    out: Array = x @ head.T
+    return out

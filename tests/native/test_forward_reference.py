@@ -38,7 +38,7 @@ VARIANTS = {
     "scaling linear": TinyLlama(scaling="linear", scaling_factor=4.0),
     "scaling linear by its old name": TinyLlama(scaling_factor=None, overrides={"llama.rope.scale_linear": 4.0}),
     "scaling yarn": TinyLlama(scaling="yarn", scaling_factor=8.0, original_context=128),
-    "scaling yarn, attention factor": TinyLlama(scaling="yarn", scaling_factor=2.0, original_context=64, attn_factor=1.3),
+    "yarn, attention factor": TinyLlama(scaling="yarn", scaling_factor=2.0, original_context=64, attn_factor=1.3),
     "llama 3 factors": TinyLlama(rope_factors=LLAMA3, freq_base=500000.0),
     "f16 weights": TinyLlama(weight_type=F16),
     "bf16 weights": TinyLlama(weight_type=BF16),
@@ -49,6 +49,18 @@ EXPECTED = {"scaling linear by its old name": TinyLlama(scaling="linear", scalin
 # float16; and activations are rounded to the weights' type.
 TOLERANCE = {"f16 weights": (8e-3, 2e-3), "bf16 weights": (6e-2, 1e-2)}
 LIKE_PLAIN = {"plain", "scaling none", "f16 weights", "bf16 weights"}
+
+QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL"]
+# Where in a block its float16 scales are, if not at its start.
+SCALES = {
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -87,19 +99,18 @@ def random_blocks(
 ) -> npt.NDArray[np.uint8]:
     """Random blocks of a quantized type, their float16 scales such that a row's dot product keeps its input's size."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
-    places = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
     raw = rng.integers(0, 256, (shape[0], shape[1] // block, size), np.uint8)
     steps = rng.uniform(0.5, 1, (*raw.shape[:2], 1))
     scale = 1e-4
     for _ in range(2):  # measure, then correct
-        for at in places.get(kind.name, (0,)):
+        for at in SCALES.get(kind.name, (0,)):
             raw[..., at : at + 2] = (steps * scale).astype(np.float16).view(np.uint8)
         flat = raw.reshape(shape[0], -1)
         scale /= gguf.quants.dequantize(flat, kind).std() * np.sqrt(shape[1])
     return flat
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL"])
+@pytest.mark.parametrize("kind", QUANTIZED)
 def test_quantized_weights_are_read_and_multiplied(kind: str, tmp_path: Path) -> None:
     quantization = gguf.GGMLQuantizationType[kind]
     model = TinyLlama(layers=1, embedding=256, feed_forward=256, heads=4, kv_heads=2, head_size=64)

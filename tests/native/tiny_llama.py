@@ -49,10 +49,11 @@ class TinyLlama:
         rng = np.random.default_rng(self.seed)
 
         def matrix(rows: int, columns: int) -> Array:
-            return (rng.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
+            values: Array = rng.standard_normal((rows, columns)) / np.sqrt(columns)
+            return np.asarray(values, np.float32)
 
         def vector(size: int, around: float) -> Array:
-            return (around + 0.2 * rng.standard_normal(size)).astype(np.float32)
+            return np.asarray(around + 0.2 * rng.standard_normal(size), np.float32)
 
         width, query, key = self.embedding, self.heads * self.head_size, self.kv_heads * self.head_size
         out = {"token_embd.weight": 3 * matrix(self.vocabulary, width), "output_norm.weight": vector(width, 1)}
@@ -110,7 +111,7 @@ class TinyLlama:
         tensors: dict[str, Array | None] | None = None,
         raw: dict[str, tuple[Array, gguf.GGMLQuantizationType]] | None = None,
     ) -> Path:
-        """Write the file. ``tensors`` adds or replaces some by name, None leaves one out; ``raw`` gives encoded ones."""
+        """Write the file. ``tensors`` adds or replaces some by name (None: leaves out), ``raw`` encoded ones."""
         writer = gguf.GGUFWriter(path, self.overrides.get("general.architecture", "llama"))
         for name, value in self.values().items():
             if name == "general.architecture":
