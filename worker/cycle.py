@@ -63,6 +63,7 @@ class Cycle:
         self._desk = Desk(self.table.sessions, self.residency, settings, outcomes, engine.geometry.fingerprint)
         self._running: list[Step] = []
         self._accepting = True
+        self._ended = 0.0
 
     @classmethod
     def start(
@@ -114,18 +115,21 @@ class Cycle:
 
     def turn(self) -> bool:
         """One cycle. False when there was nothing to do."""
-        began = time.perf_counter()
+        # a busy worker's cycle begins where the last one ended: claiming and all else between two turns counts
+        began = self._ended or time.perf_counter()
         self._end_unwanted()
         admitted = self._admit()
         shares = self._plan()
         if not shares:
             self._save_table()
+            self._ended = 0.0
             return admitted
         before = time.perf_counter()
         outputs = self._forward(shares)
         forward = time.perf_counter() - before
         self._commit(shares, outputs)
-        self.figures.cycle(shares, forward, time.perf_counter() - began)
+        self._ended = time.perf_counter()
+        self.figures.cycle(shares, forward, self._ended - began)
         return True
 
     def stop_accepting(self) -> None:
