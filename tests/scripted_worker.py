@@ -1,7 +1,7 @@
 """A BatchWorker whose cycle does what each job's text says, to test the queue side without an engine.
 
-Every turn counts once for each job. ``text`` of a step: "fail", "hang", "raise" (a bug in the cycle), "exit" (the process
-is gone), "slow" (a turn of 0.2 s), or anything else; it finishes after ``max_tokens`` turns. Run it as
+Every turn counts once for each job. ``text`` of a step: "fail", "hang", "raise" (a bug in the cycle), "exit" (the
+process is gone), "slow" (a turn of 0.2 s), or anything else; it finishes after ``max_tokens`` turns. Run it as
 ``rq worker -w scripted_worker.ScriptedWorker ...`` with this folder on PYTHONPATH.
 """
 
@@ -110,7 +110,13 @@ class ScriptedCycle:
 
 def result_of(job: Claimed) -> StepResult:
     return StepResult(
-        session=job.session or "", step=job.id, reason="length", tokens=[1], text="x", length=1, usage=Usage(appended=0, generated=1)
+        session=job.session or "",
+        step=job.id,
+        reason="length",
+        tokens=[1],
+        text="x",
+        length=1,
+        usage=Usage(appended=0, generated=1),
     )
 
 

@@ -8,13 +8,13 @@ one waiting thread a queue. They hand the main thread everything through one que
 which for that reason do nothing but leave one.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# RQ and redis-py leave some of what is called here without annotations.
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from queue import Empty, SimpleQueue
-from random import shuffle
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -22,8 +22,7 @@ from redis import Redis
 from rq.command import parse_payload
 from rq.defaults import DEFAULT_LOGGING_DATE_FORMAT, DEFAULT_LOGGING_FORMAT
 from rq.job import Job
-from rq.logutils import blue, green, setup_loghandlers
-from rq.queue import Queue
+from rq.logutils import setup_loghandlers
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker, DequeueStrategy, WorkerStatus
 from rq.worker_registration import register
@@ -34,17 +33,19 @@ from tokenloom.schemas.keys import Keys
 from tokenloom.schemas.serializer import MsgpackSerializer
 
 from .jobs.active import ActiveJobs
-from .jobs.claimed import Claimed, Interruption, Outcomes
+from .jobs.claimed import Claimed, Outcomes
 from .jobs.contact import Contact
 from .jobs.face import CycleFace
 from .jobs.finalizer import Finalizer
 from .jobs.guarded import guarded
+from .jobs.intake import Intake
 from .jobs.lease import Lease, NameTaken
 from .jobs.links import private_link
+from .jobs.notes import Interrupt, LeaseLost, Notes
 from .jobs.outcomes import RedisOutcomes
 from .jobs.pulse import Findings, Pulse, rq_ttl_of
 from .jobs.scheduling import SpawnedScheduler
-from .jobs.source import ABANDONED_AFTER, Claim, JobSource
+from .jobs.source import ABANDONED_AFTER, JobSource
 from .jobs.waiters import Waiters
 from .retrying import FIRST_WAIT, LONGEST_WAIT, GaveUp, transient
 from .settings import SettingsError, WorkerSettings, load_settings
@@ -79,23 +80,16 @@ class BatchWorker(BaseWorker):
         self.active = ActiveJobs()
         self.executions = self.active.executions
         self.cycle: CycleFace | None = None
-        self._notes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self._notes = Notes()
         self._contact = Contact()
         link = private_link(self.connection)
         self._lease = Lease(link, self.keys, self.name, self.settings.lease)
         self._finalizer = Finalizer(private_link(self.connection), self.keys, self)
-        self._source = JobSource(
-            link, self.keys, self.name, self._lease.incarnation, self.job_class, self._finalizer.link
-        )
+        source = JobSource(link, self.keys, self.name, self._lease.incarnation, self.job_class, self._finalizer.link)
+        self._intake = Intake(self, source, self.active, self._contact)
         self._stop_at: float | None = None
         self._cold = False
-        self._lease_lost = False
         self._usurped = False
-        self._suspended = False
-        self._recall_due = False
-        self._no_claim_before = 0.0
-        self._claim_pause = FIRST_WAIT
-        self._taken = 0
         self._stats: Mapping[str, int | float | str] = {}
         self._stats_at = 0.0
         self._title = ""
@@ -133,7 +127,7 @@ class BatchWorker(BaseWorker):
             if with_scheduler:
                 self._start_scheduler(burst, logging_level, date_format, log_format)
             pulse = self._start_pulse()
-            waiters = Waiters(self.connection, [self.keys.worker_inbox(self.name), *self.queue_keys()], self._contact, self._wake)
+            waiters = Waiters(self.connection, self._lists(), self._contact, self._notes.leave)
             cycle.restore()
             self._serve(cycle, outcomes, pulse, waiters, burst, max_jobs, max_idle_time)
         except NameTaken:
@@ -152,13 +146,13 @@ class BatchWorker(BaseWorker):
             self._end(cycle, outcomes, pulse, blame=crashed)
         if crashed or self._usurped:
             raise SystemExit(1)
-        return bool(self._taken)
+        return bool(self._intake.taken)
 
     def open_cycle(self, connection: Redis, outcomes: Outcomes, incarnation: str) -> CycleFace:
         """Load the model. Raises SettingsError or EngineError with a message for a person."""
         from .cycle import Cycle
 
-        return Cycle.start(self.settings, self.keys, connection, outcomes, self.name, incarnation)
+        return Cycle.start(self.settings, self.keys, connection, outcomes, self.name, incarnation, self._time_is_up)
 
     def register_birth(self) -> None:
         """RQ's, once the name is ours: a dead predecessor's jobs go back first. Raises NameTaken."""
@@ -180,10 +174,10 @@ class BatchWorker(BaseWorker):
 
     def _start_pulse(self) -> Pulse:
         findings = Findings(
-            lost=lambda: self._notes.put(("lost", self._lease.incarnation)),
+            lost=lambda: self._notes.leave(LeaseLost(self._lease.incarnation)),
             unregistered=self._register_with_rq,
-            interrupt=lambda claimed, why: self._notes.put(("interrupt", (claimed, why))),
-            stats=lambda: self._stats,
+            interrupt=lambda claimed, why: self._notes.leave(Interrupt(claimed, why)),
+            stats=lambda: {**self._stats, "routed": self._intake.routed, "requeued_by_claims": self._intake.requeued},
             state=lambda: self._state,
         )
         pulse = Pulse(
@@ -204,7 +198,8 @@ class BatchWorker(BaseWorker):
         """RQ's record of this worker is gone, though its lease is not: somebody cleaned up."""
         with self.connection.pipeline() as pipeline:
             self.last_heartbeat = now()
-            pipeline.hset(self.key, mapping=self.serialize())
+            record: dict[Any, Any] = self.serialize()
+            pipeline.hset(self.key, mapping=record)
             register(self, pipeline)
             pipeline.expire(self.key, rq_ttl_of(self.settings.lease, self.worker_ttl))
             pipeline.execute()
@@ -214,7 +209,7 @@ class BatchWorker(BaseWorker):
         born = self.birth_date is not None and not self._usurped
         try:
             cycle.stop_accepting()
-            if born and not self._lease_lost:
+            if born and not self._intake.lost:
                 unfinished = cycle.surrender()
                 if unfinished:
                     self.log.info("tokenloom: %d unfinished jobs go back to the front of their queues", len(unfinished))
@@ -227,6 +222,10 @@ class BatchWorker(BaseWorker):
             pulse.stop()
         if born:
             self._leave(blame)
+        elif self._usurped:  # the records in Redis are the successor's
+            if self.scheduler:
+                self.stop_scheduler()
+            self.unsubscribe()
         cycle.close()
 
     def _leave(self, blame: bool) -> None:
@@ -254,16 +253,16 @@ class BatchWorker(BaseWorker):
         stopping = False
         while True:
             self._read_notes(cycle)
-            if self._lease_lost:
+            if self._intake.lost:
                 self._live_again(cycle)
             if self._stop_requested and not stopping:
                 stopping = True
                 self._begin_stop(cycle)
-            if stopping and (self._cold or cycle.active == 0 or self._grace_is_over()):
+            if stopping and (cycle.active == 0 or self._time_is_up()):
                 self.log.info("Worker %s: stopping on request", self.name)
                 return
-            left = None if max_jobs is None else max_jobs - self._taken
-            came = 0 if stopping else self._claim(cycle, pulse, left)
+            left = None if max_jobs is None else max_jobs - self._intake.taken
+            came = [] if stopping else self._take(cycle, pulse, left)
             worked = cycle.turn()
             for claimed in self.active.expired(time.monotonic()):
                 cycle.interrupt(claimed.id, "timeout")
@@ -271,12 +270,12 @@ class BatchWorker(BaseWorker):
             if came or worked or cycle.active:
                 idle_since = time.monotonic()
                 if not (came or worked):
-                    self._wait(0.05)
+                    self._notes.wait(0.05)
                 continue
             if stopping:
                 continue
-            if left is not None and self._taken >= max_jobs:  # type: ignore[operator]
-                self.log.info("Worker %s: finished executing %d jobs, quitting", self.name, self._taken)
+            if left is not None and self._intake.taken >= max_jobs:  # type: ignore[operator]
+                self.log.info("Worker %s: finished executing %d jobs, quitting", self.name, self._intake.taken)
                 return
             if burst and self._burst_is_over(outcomes):
                 return
@@ -289,88 +288,42 @@ class BatchWorker(BaseWorker):
             if not burst:
                 self._wait_for_jobs(waiters, pulse, None if max_idle_time is None else max_idle_time - idle)
 
-    def _claim(self, cycle: CycleFace, pulse: Pulse, left: int | None) -> int:
-        """Take what there is room for; how many jobs came."""
-        most = cycle.room if left is None else min(cycle.room, left)
-        moment = time.monotonic()
-        if most <= 0 or moment < self._no_claim_before or moment < pulse.polite_until:
-            return 0
-        try:
-            if self._recall_due:
-                self._source.recall(self.active.known())
-                self._recall_due = False
-            claim = self._source.claim(most, self._in_order(), in_turn=self._dequeue_strategy == DequeueStrategy.ROUND_ROBIN)
-        except Exception as error:
-            if not transient(error):
-                raise
-            self._recall_due = True
-            self._contact.lost(error)
-            self._no_claim_before = time.monotonic() + self._claim_pause
-            self._claim_pause = min(self._claim_pause * 2, LONGEST_WAIT)
-            return 0
-        self._claim_pause = FIRST_WAIT
-        self._contact.made()
-        self._note_suspension(claim)
-        if claim.standing == "lost":
-            self._lease_lost = True
-        pulse.requeued += claim.requeued
-        if claim.jobs:
-            self._take(cycle, claim.jobs)
-        return len(claim.jobs)
-
-    def _take(self, cycle: CycleFace, jobs: Sequence[Claimed]) -> None:
-        self._taken += len(jobs)
-        self.active.add(jobs)
-        for claimed in jobs:
-            job = claimed.job
-            if self.log_job_description:
-                self.log.info("Worker %s: %s: %s (%s)", self.name, green(job.origin), blue(job.description or ""), job.id)
-            else:
-                self.log.info("Worker %s: %s: %s", self.name, green(job.origin), job.id)
-        if self._dequeue_strategy == DequeueStrategy.ROUND_ROBIN:
-            last = next((queue for queue in self.queues if queue.name == jobs[-1].job.origin), None)
-            if last is not None:
-                self.reorder_queues(reference_queue=last)
-        cycle.take(jobs)
-
-    def _in_order(self) -> list[Queue]:
-        if self._dequeue_strategy == DequeueStrategy.RANDOM:
-            shuffle(self._ordered_queues)
-        return self._ordered_queues
-
-    def _note_suspension(self, claim: Claim) -> None:
-        if claim.standing == "suspended" and not self._suspended:
-            self._suspended = True
-            self.log.info("Worker %s: suspended, run `rq resume` to resume", self.name)
-        elif claim.standing == "ok":
-            self._suspended = False
+    def _take(self, cycle: CycleFace, pulse: Pulse, left: int | None) -> list[Claimed]:
+        if time.monotonic() < pulse.polite_until:
+            return []
+        jobs = self._intake.claim(cycle.room if left is None else min(cycle.room, left))
+        if jobs:
+            cycle.take(jobs)
+        return jobs
 
     def _burst_is_over(self, outcomes: RedisOutcomes) -> bool:
-        if self._suspended:
+        if self._intake.suspended:
             self.log.info("Worker %s: suspended in burst mode, exiting", self.name)
             self.log.info("Worker %s: note: there could still be unfinished jobs on the queue", self.name)
             return True
         if outcomes.pending:  # an end may enqueue dependents
             outcomes.flush(1.0)
             return False
-        if self._recall_due or time.monotonic() < self._no_claim_before:
-            self._wait(0.05)
+        if self._intake.uncertain or time.monotonic() < self._intake.not_before:
+            self._notes.wait(0.05)
             return False
-        if any(self.connection.llen(key) for key in (self.keys.worker_inbox(self.name), *self.queue_keys())):
+        if any(self.connection.llen(key) for key in self._lists()):
             return False
         self.log.info("Worker %s: done, quitting", self.name)
         return True
 
     def _wait_for_jobs(self, waiters: Waiters, pulse: Pulse, idle_left: float | None) -> None:
         wait = 5.0  # a safety net: whatever comes wakes us
-        now_ = time.monotonic()
-        if self._suspended:
+        off = max(self._intake.not_before, pulse.polite_until) - time.monotonic()
+        if self._intake.lost:
+            return
+        if self._intake.suspended:
             wait = 1.0
-        elif max(self._no_claim_before, pulse.polite_until) > now_:
-            wait = max(self._no_claim_before, pulse.polite_until) - now_
+        elif off > 0:
+            wait = off
         else:
             waiters.arm()
-        self._wait(wait if idle_left is None else max(0.0, min(wait, idle_left)))
+        self._notes.wait(wait if idle_left is None else max(0.0, min(wait, idle_left)))
 
     def _maintain(self) -> None:
         try:
@@ -379,38 +332,26 @@ class BatchWorker(BaseWorker):
             if not transient(error):
                 raise
             self._contact.lost(error)
-            self.last_cleaned_at = now()
+            self.last_cleaned_at = now()  # type: ignore[assignment]
 
     # -- notes from other threads ------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        self._notes.put(("wake", None))
-
-    def _wait(self, seconds: float) -> None:
-        """Until there is a note, at most so long. The note is read next time round."""
-        try:
-            note = self._notes.get(timeout=seconds) if seconds > 0 else self._notes.get_nowait()
-        except Empty:
-            return
-        if note[0] != "wake":
-            self._notes.put(note)
+    def _lists(self) -> list[str]:
+        """Where jobs for this worker can be: its inbox and its queues."""
+        return [self.keys.worker_inbox(self.name), *self.queue_keys()]
 
     def _read_notes(self, cycle: CycleFace) -> None:
-        while True:
-            try:
-                what, about = self._notes.get_nowait()
-            except Empty:
-                return
-            if what == "interrupt":
-                claimed, why = about
-                if self.active.get(claimed.id) is claimed:
-                    cycle.interrupt(claimed.id, why)
-            elif what == "lost" and about == self._lease.incarnation:
-                self._lease_lost = True
+        for note in self._notes.read():
+            if isinstance(note, LeaseLost):
+                self._intake.lost = self._intake.lost or note.incarnation == self._lease.incarnation
+            elif self.active.get(note.claimed.id) is note.claimed:
+                cycle.interrupt(note.claimed.id, note.why)
 
     def _live_again(self, cycle: CycleFace) -> None:
         """This worker was taken for dead: its jobs are others' now. Begin anew under the same name, with nothing."""
-        self.log.warning("tokenloom: worker %s was taken for dead; its jobs go on elsewhere, and it begins anew", self.name)
+        self.log.warning(
+            "tokenloom: worker %s was taken for dead; its jobs go on elsewhere, and it begins anew", self.name
+        )
         cycle.forget(None)
         for claimed in self.active.snapshot():
             self.active.ended(claimed)
@@ -428,10 +369,8 @@ class BatchWorker(BaseWorker):
                     raise GaveUp(f"stopped while Redis did not answer: {error}") from error
                 time.sleep(pause)
                 pause = min(pause * 2, LONGEST_WAIT)
-        self._source.incarnation = self._lease.incarnation
+        self._intake.begin_again(self._lease.incarnation)
         cycle.reborn(self._lease.incarnation)
-        self._lease_lost = False
-        self._recall_due = False
 
     # -- stopping ----------------------------------------------------------------------------------------------------
 
@@ -443,7 +382,7 @@ class BatchWorker(BaseWorker):
             self._stop_requested = True
         elif time.monotonic() - self._stop_at >= 1.0:
             self._cold = True
-        self._notes.put(("signal", signum))
+        self._notes.leave()
 
     def request_force_stop(self, signum: int, frame: FrameType | None) -> None:
         """As a second signal."""
@@ -467,8 +406,10 @@ class BatchWorker(BaseWorker):
         if cycle.active:
             self.log.info("tokenloom: %d jobs get %g s to finish", cycle.active, self.settings.grace)
 
-    def _grace_is_over(self) -> bool:
-        return self._stop_at is not None and time.monotonic() - self._stop_at >= self.settings.grace
+    def _time_is_up(self) -> bool:
+        """Whether running jobs get no more time, Redis trouble or not."""
+        over = self._stop_at is not None and time.monotonic() - self._stop_at >= self.settings.grace
+        return self._cold or over
 
     # -- what RQ's commands ask ----------------------------------------------------------------------------------------
 
@@ -497,13 +438,19 @@ class BatchWorker(BaseWorker):
         if claimed is None:
             self.log.warning("Not working on %s %.64s, command ignored.", what, id)
         else:
-            self._notes.put(("interrupt", (claimed, "stopped")))
+            self._notes.leave(Interrupt(claimed, "stopped"))
 
     # -- what RQ shows -------------------------------------------------------------------------------------------------
 
     def _show(self, cycle: CycleFace) -> None:
         """State, figures and process title, as far as they changed."""
-        state = WorkerStatus.BUSY if cycle.active else WorkerStatus.SUSPENDED if self._suspended else WorkerStatus.IDLE
+        state = (
+            WorkerStatus.BUSY
+            if cycle.active
+            else WorkerStatus.SUSPENDED
+            if self._intake.suspended
+            else WorkerStatus.IDLE
+        )
         self._state = state.value
         title = f"Running {cycle.active} jobs" if cycle.active else "Listening on " + ",".join(self.queue_names())
         moment = time.monotonic()
@@ -514,7 +461,7 @@ class BatchWorker(BaseWorker):
                 self.procline(title)
 
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
-        """Seconds until RQ's tools may call an execution abandoned; RQ's own is a minute and more, whatever it is told."""
+        """Seconds until RQ's tools may call an execution abandoned; RQ's own adds a minute, whatever it is told."""
         return ABANDONED_AFTER
 
     def set_shutdown_requested_date(self) -> None:

@@ -68,7 +68,9 @@ class ActiveJobs:
     def expired(self, now: float) -> list[Claimed]:
         """Active jobs whose RQ timeout has struck by ``now`` (time.monotonic()); each is returned once."""
         with self._lock:
-            due = [claimed for claimed in self._active.values() if claimed.expires is not None and claimed.expires <= now]
+            due = [
+                claimed for claimed in self._active.values() if claimed.expires is not None and claimed.expires <= now
+            ]
             for claimed in due:
                 claimed.expires = None
         return due

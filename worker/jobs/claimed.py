@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rq.executions import Execution
     from rq.job import Job
 
-#: Why a running job must end: a producer's cancel or RQ's job.cancel(), RQ's job timeout, RQ's stop-job, or a lost lease.
+#: Why a running job must end: RQ's job.cancel() or job.delete(), RQ's job timeout, or RQ's stop-job.
 Interruption = Literal["cancelled", "timeout", "stopped"]
 
 
@@ -22,9 +22,10 @@ class Claimed:
     """One claimed job.
 
     ``request`` is None when the job could not be understood; ``refusal`` then says why. ``session`` is what the job's
-    events go to, if that much could be read. ``epochs`` holds, for every session the job needs, the epoch under which this
-    worker owns it, or -1 where another live worker owns it (possible for clone targets only). ``deaths`` counts the workers
-    that died while this job was active. ``expires`` is the time.monotonic() at which RQ's job timeout strikes, or None.
+    events go to, if that much could be read. ``epochs`` holds, for every session the job needs, the epoch under which
+    this worker owns it, or -1 where it cannot: another live worker owns a clone target, or the session's key holds
+    something else than a session. ``deaths`` counts the workers that died while this job was active. ``expires`` is the
+    time.monotonic() at which RQ's job timeout strikes, or None.
     """
 
     job: Job
@@ -50,8 +51,8 @@ class Outcomes(Protocol):
     def fail(self, claimed: Claimed, error: TokenloomError, interruption: Interruption | None = None) -> None:
         """The job failed, or was stopped, timed out: RQ's retry, failure callback and registries apply.
 
-        ``interruption`` tells a stop-job (RQ status `stopped`), a job timeout (failed with JobTimeoutException) and RQ's own
-        cancel (status left `canceled`) from an ordinary failure.
+        ``interruption`` tells a stop-job (RQ status `stopped`), a job timeout (failed with JobTimeoutException) and
+        RQ's own cancel (status left `canceled`) from an ordinary failure.
         """
 
     def drop(self, claimed: Claimed) -> None:

@@ -29,7 +29,6 @@ class Contact:
         if self._since is None:
             return
         with self._lock:
-            if self._since is None:
-                return
-            away, self._since = time.monotonic() - self._since, None
-        log.info("tokenloom: Redis answers again after %.1f s", away)
+            since, self._since = self._since, None
+        if since is not None:
+            log.info("tokenloom: Redis answers again after %.1f s", time.monotonic() - since)

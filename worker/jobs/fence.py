@@ -1,5 +1,7 @@
 """Transactions that happen only while a job's execution is still this worker's."""
 
+# mypy: disable-error-code="no-untyped-call"
+# RQ and redis-py leave some of what is called here without annotations.
 from __future__ import annotations
 
 from typing import Any
@@ -14,20 +16,29 @@ class Lost(Exception):
 
 
 class FencedPipeline(Pipeline):
-    """A pipeline that also watches one key and raises Lost when it is not there at the moment of the transaction."""
+    """A pipeline that also watches its link's fence and raises Lost when that is not there at the transaction."""
 
-    def __init__(self, link: Redis, fence: str) -> None:
+    def __init__(self, link: FencedLink) -> None:
         super().__init__(link.connection_pool, link.response_callbacks, True, None)
-        self._fence = fence
+        self._link = link
 
     def watch(self, *names: Any) -> Any:
-        answer = super().watch(*names, self._fence)
-        if not self.execute_command("EXISTS", self._fence):
+        answer = super().watch(*names, self._link.fence)
+        if not self.execute_command("EXISTS", self._link.fence):
             self.reset()
-            raise Lost(self._fence)
+            raise Lost(self._link.fence)
         return answer
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
+        try:
+            return self._execute(raise_on_error)
+        except WatchError:
+            raise
+        except Exception as error:
+            self._link.trouble = error
+            raise
+
+    def _execute(self, raise_on_error: bool) -> list[Any]:
         if self.watching or not self.command_stack:
             return super().execute(raise_on_error)
         while True:
@@ -40,7 +51,7 @@ class FencedPipeline(Pipeline):
 
 
 class FencedLink(Redis):
-    """A client whose pipelines are fenced by ``fence``, a key. One thread at a time."""
+    """A client whose pipelines happen only while ``fence``, a key, is there. One thread at a time."""
 
     def __init__(self, link: Redis) -> None:
         super().__init__(connection_pool=link.connection_pool)
@@ -49,16 +60,4 @@ class FencedLink(Redis):
         self.trouble: Exception | None = None
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> FencedPipeline:
-        link = self
-
-        class Watched(FencedPipeline):
-            def execute(self, raise_on_error: bool = True) -> list[Any]:
-                try:
-                    return super().execute(raise_on_error)
-                except WatchError:
-                    raise
-                except Exception as error:
-                    link.trouble = error
-                    raise
-
-        return Watched(self, self.fence)
+        return FencedPipeline(self)

@@ -1,9 +1,12 @@
 """How a job ends in RQ: results, registries, retries, callbacks, dependents, groups, repeats, webhooks, slots.
 
-All of it is RQ's own code, called on a BaseWorker that exists for this alone: the part of RQ's ``_finalize_success`` and
-``_finalize_failure`` that must happen once is kept apart from the part that may be repeated when a connection was lost.
+All of it is RQ's own code, called on a BaseWorker that exists for this alone: the part of RQ's ``_finalize_success``
+and ``_finalize_failure`` that must happen once is kept apart from the part that may be repeated when a connection was
+lost.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# RQ and redis-py leave some of what is called here without annotations.
 from __future__ import annotations
 
 import traceback
@@ -39,7 +42,9 @@ class ThreadDeathPenalty(TimerDeathPenalty):
     """
 
     def __init__(self, timeout: int, exception: type[Exception], **options: Any) -> None:
-        super().__init__(timeout, type(exception.__name__, (exception,), {"__module__": exception.__module__}), **options)
+        super().__init__(
+            timeout, type(exception.__name__, (exception,), {"__module__": exception.__module__}), **options
+        )
 
 
 class Finalizer(BaseWorker):
@@ -103,7 +108,10 @@ class Finalizer(BaseWorker):
         return None
 
     def failed(self, job: Job, exc_info: ExcInfo) -> str:
-        """Run the failure callback and the exception handlers; the text to store. A raising callback is the failure then."""
+        """Run the failure callback and the exception handlers; the text to store.
+
+        A callback that raises becomes the failure.
+        """
         job._status = JobStatus.FAILED
         try:
             execute_failure_callback(job, self.death_penalty_class, *exc_info)

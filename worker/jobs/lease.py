@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from redis import Redis
 from rq.defaults import RQ_KEY_PREFIX
+from rq.utils import as_text
 
 from tokenloom.schemas.keys import Keys
 
@@ -120,5 +121,4 @@ class Lease:
             time.sleep(0.1)
 
     def _read(self, key: str) -> dict[str, str]:
-        raw = self._link.hgetall(key)
-        return {name.decode(): value.decode(errors="replace") for name, value in raw.items()}
+        return {as_text(name): as_text(value) for name, value in self._link.hgetall(key).items()}

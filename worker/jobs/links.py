@@ -1,5 +1,7 @@
 """Connections of the worker's own beside the one RQ gave it: each thread has one, and none waits for minutes."""
 
+# mypy: disable-error-code="no-untyped-call"
+# RQ and redis-py leave some of what is called here without annotations.
 from __future__ import annotations
 
 from typing import Any

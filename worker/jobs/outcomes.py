@@ -1,4 +1,4 @@
-"""How jobs ended, on the way to Redis: one thread, one connection, in order, and never given up while the worker lives."""
+"""How jobs ended, on the way to Redis: one thread, in order, and never given up while the worker lives."""
 
 from __future__ import annotations
 

@@ -89,7 +89,14 @@ class Pulse:
         incarnation = lease.incarnation
         pipe = self._link.pipeline(transaction=False)
         stats = {**self._findings.stats(), "requeued": self.requeued, "buried": self.buried}
-        arguments = [lease.name, incarnation, lease.milliseconds, utcformat(now()), self._rq_ttl, self._findings.state()]
+        arguments: list[str | int | float] = [
+            lease.name,
+            incarnation,
+            lease.milliseconds,
+            utcformat(now()),
+            self._rq_ttl,
+            self._findings.state(),
+        ]
         self._scripts("heartbeat", [*arguments, *lease.fields(stats)], pipe)
         jobs = self._active.snapshot()
         for claimed in jobs:
@@ -108,7 +115,7 @@ class Pulse:
             self.polite_until = time.monotonic() + self._every
         elif answer == 3:
             self._findings.unregistered()
-        for claimed, status in zip(jobs, statuses):
+        for claimed, status in zip(jobs, statuses, strict=True):
             if status is None or status == b"canceled":
                 self._findings.interrupt(claimed, "cancelled")
         self._refresh(jobs)
@@ -121,14 +128,19 @@ class Pulse:
         self._refreshed = time.monotonic()
         moment = now()
         for start in range(0, len(jobs), 256):
-            arguments: list[str | int | float] = [self._lease.name, utcformat(moment), moment.timestamp(), ABANDONED_AFTER]
+            arguments: list[str | int | float] = [
+                self._lease.name,
+                utcformat(moment),
+                moment.timestamp(),
+                ABANDONED_AFTER,
+            ]
             for claimed in jobs[start : start + 256]:
                 arguments += [claimed.id, claimed.execution.id, claimed.job.origin]
             self._scripts("refresh", arguments)
 
     def _reap(self) -> None:
         answer = self._scripts("reap", [self._lease.name])
-        for name, back in zip(answer[::2], answer[1::2]):
+        for name, back in zip(answer[::2], answer[1::2], strict=True):
             self.buried += 1
             self.requeued += back
             log.warning("tokenloom: worker %s is dead; %d jobs of it are back in their queues", name.decode(), back)
@@ -149,7 +161,5 @@ class Pulse:
 
 
 def rq_ttl_of(lease: float, worker_ttl: int) -> int:
-    """Seconds that RQ's record of a worker outlives its last heartbeat: longer than any lease, as the scripts rely on."""
+    """Seconds that RQ's record of a worker outlives its last heartbeat: longer than the lease, as the scripts need."""
     return max(worker_ttl + 60, math.ceil(lease * 4))
-
-

@@ -48,7 +48,7 @@ _LEFT_OUT = (b"result", b"exc_info")
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a hash holds. Without a request there is a refusal; ``session`` is where events about the job go, if known."""
+    """What a hash holds: a request or a refusal. ``session`` is where events about the job go, if that is known."""
 
     job: GuardedJob
     request: Request | None
@@ -162,7 +162,9 @@ def take_apart(data: bytes) -> tuple[object, object]:
         message = f"the job's data is not acceptable msgpack{pickled}: {error}; enqueue with MsgpackSerializer"
         raise TokenloomError.of("invalid", message, field="data") from None
     if not isinstance(parts, list) or len(parts) != 4:
-        raise TokenloomError.of("invalid", "the job's data is not [function, null, args, kwargs]", field="data", value=parts)
+        raise TokenloomError.of(
+            "invalid", "the job's data is not [function, null, args, kwargs]", field="data", value=parts
+        )
     function, instance, args, kwargs = parts
     if instance is not None:
         raise TokenloomError.of("invalid", "methods of objects are not served", field="data", value=instance)
@@ -184,11 +186,12 @@ def strange_number(job: GuardedJob) -> TokenloomError | None:
     for field, attribute in _NUMBERS.items():
         value: Any = getattr(job, attribute)
         if value is not None and not -1 <= value < _MOST:
-            return TokenloomError.of("invalid", f"{field}: {value} is not accepted", field=field, value=value, limit=f"-1 to {_MOST - 1}")
+            return TokenloomError.of(
+                "invalid", f"{field}: {value} is not accepted", field=field, value=value, limit=f"-1 to {_MOST - 1}"
+            )
     listed = [("retry_intervals", job.retry_intervals), ("repeat_intervals", job.repeat_intervals)]
     for field, value in listed:
         plain = value is None or (isinstance(value, list) and all(type(x) is int and 0 <= x < _MOST for x in value))
         if not plain:
             return TokenloomError.of("invalid", f"{field}: a list of seconds is expected", field=field, value=value)
     return None
-

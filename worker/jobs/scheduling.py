@@ -1,5 +1,7 @@
 """RQ's scheduler beside the worker, started as a fresh process."""
 
+# mypy: disable-error-code="no-untyped-call"
+# RQ and redis-py leave some of what is called here without annotations.
 from __future__ import annotations
 
 from multiprocessing import get_context
@@ -41,7 +43,7 @@ class SpawnedScheduler(RQScheduler):
         self._status = self.Status.STARTED
         self._connection = None
         self._process = None
-        process = get_context("spawn").Process(target=_run, args=(self, *self._logging), name="Scheduler")
+        process: Any = get_context("spawn").Process(target=_run, args=(self, *self._logging), name="Scheduler")
         process.start()
         self._process = process
         return process

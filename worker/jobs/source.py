@@ -25,9 +25,9 @@ from .scripts import Scripts
 
 log = logging.getLogger("rq.worker")
 
-#: Seconds after which RQ's own tools may call an execution abandoned. While a worker lives it refreshes them; when it dies
-#: the next worker of any name puts its jobs back. This is for the case that no worker ever comes back, and it is long
-#: because RQ fails what it calls abandoned, whoever looks: `rq info` is enough.
+#: Seconds after which RQ's own tools may call an execution abandoned. While a worker lives it refreshes them; when it
+#: dies the next worker of any name puts its jobs back. This is for the case that no worker ever comes back, and it is
+#: long because RQ fails what it calls abandoned, whoever looks: `rq info` is enough.
 ABANDONED_AFTER = 24 * 3600
 
 #: Most jobs of one call of the script, which nothing else in Redis can interrupt.
@@ -39,7 +39,7 @@ _STANDINGS: tuple[Standing, ...] = ("lost", "ok", "suspended")
 
 @dataclass(slots=True)
 class Claim:
-    """What one claim brought. ``standing``: ``lost`` when this worker was taken for dead, so that nothing was claimed."""
+    """What one claim brought. ``standing`` is ``lost`` when this worker was taken for dead: it got nothing."""
 
     standing: Standing = "ok"
     jobs: list[Claimed] = field(default_factory=list)
@@ -68,7 +68,7 @@ class JobSource:
         self._job_link = job_link
 
     def claim(self, most: int, queues: Sequence[Queue], *, in_turn: bool = False) -> Claim:
-        """Up to ``most`` jobs, in order of this worker's inbox, then of ``queues``; ``in_turn``: one of each at a time."""
+        """Up to ``most`` jobs: of this worker's inbox, then of ``queues`` in order, or one of each ``in_turn``."""
         total = Claim()
         while most > len(total.jobs):
             answer = self._call(min(AT_ONCE, most - len(total.jobs)), queues, in_turn)
@@ -78,7 +78,10 @@ class JobSource:
             total.requeued += requeued
             total.skipped += len(skipped)
             for id in skipped:
-                log.info("tokenloom: dropped id %s from a queue: no such job, or it is not queued", id.decode(errors="replace"))
+                log.info(
+                    "tokenloom: dropped id %s from a queue: no such job, or it is not queued",
+                    id.decode(errors="replace"),
+                )
             total.jobs.extend(self._claimed(*job) for job in claimed)
             if unknown:
                 self._annotate(unknown)
@@ -123,7 +126,7 @@ class JobSource:
         job = read.job
         record = Execution(execution.decode(), job.id, connection=self._job_link, worker_name=self.worker)
         record._job = job
-        owned = {session.decode(): int(epoch) for session, epoch in zip(epochs[::2], epochs[1::2])}
+        owned = {session.decode(): int(epoch) for session, epoch in zip(epochs[::2], epochs[1::2], strict=True)}
         request, refusal = read.request, read.refusal
         if request is not None and not owned.keys() >= set(request.sessions):
             named = ", ".join(owned) or "none"
@@ -150,7 +153,7 @@ class JobSource:
 
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     """A hash from the flat list in which a script returns it."""
-    return dict(zip(flat[::2], flat[1::2]))
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def number(value: bytes | None) -> int:

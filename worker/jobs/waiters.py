@@ -1,4 +1,4 @@
-"""Waiting for jobs without taking any: one thread a list, blocked in Redis on a move from the list's head to its head."""
+"""Waiting for jobs without taking any: a thread a list, blocked in Redis on a move from the list's head to its head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .links import private_link
 log = logging.getLogger("rq.worker")
 
 #: Seconds that one wait lasts at most: how long a thread outlives its worker, and a dead connection goes unnoticed.
-ONE_WAIT = 3.0
+ONE_WAIT = 3
 
 
 class Waiters:

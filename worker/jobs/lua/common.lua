@@ -57,12 +57,13 @@ local function owner_name(owner)
   return string.match(owner, '^(.*)#[^#]*$')
 end
 
--- Removes every record of a job being executed by a worker.
-local function end_executions(id, origin, name)
+-- Removes every record of a job being executed by a worker. The job itself may be gone, so the execution says its queue.
+local function end_executions(id, name)
   local executions = key('executions', id)
   for _, execution in ipairs(redis.call('ZRANGE', executions, 0, -1)) do
-    redis.call('DEL', key('execution', id, execution))
-    redis.call('ZREM', key('wip', origin), id .. ':' .. execution)
+    local record = key('execution', id, execution)
+    redis.call('ZREM', key('wip', redis.call('HGET', record, 'origin') or ''), id .. ':' .. execution)
+    redis.call('DEL', record)
     redis.call('SREM', key('rq_executions', name), id .. ':' .. execution)
   end
   redis.call('DEL', executions)
@@ -97,7 +98,7 @@ local function put_back(name, claimed, inbox, killer, alive)
     local now = redis.call('HMGET', job, 'status', 'worker_name', 'origin')
     local origin = now[3] or ''
     redis.call('ZREM', key('jobs', name), id)
-    end_executions(id, origin, name)
+    end_executions(id, name)
     -- RQ writes `scheduled` ahead of the transaction that schedules a retry; a job still in this list was not scheduled
     if (now[1] == 'started' or now[1] == 'scheduled') and now[2] == name then
       redis.call('HSET', job, 'status', 'queued', 'worker_name', '', 'started_at', '')

@@ -1,0 +1,73 @@
+"""``tokenloom worker``: RQ's worker command with the class and the serializer filled in, and a list of all settings."""
+
+from __future__ import annotations
+
+import click
+from pydantic_core import PydanticUndefined
+
+from tokenloom.schemas.keys import DEFAULT_QUEUE
+
+from .settings import PREFIX, WorkerSettings
+
+WORKER_CLASS = "tokenloom.worker.BatchWorker"
+SERIALIZER = "tokenloom.schemas.MsgpackSerializer"
+
+
+class SettingsInHelp(click.Command):
+    """A command whose help ends with every setting, its default and its meaning."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The settings, as a table."""
+        with formatter.section("Settings (environment variables)"):
+            formatter.write_dl(setting_rows())
+
+
+def setting_rows() -> list[tuple[str, str]]:
+    """Every setting: the variable, and its description with the default."""
+    rows = []
+    for name, field in WorkerSettings.model_fields.items():
+        default = field.get_default(call_default_factory=False)
+        shown = "" if default is None or default is PydanticUndefined else value_text(default)
+        rows.append((f"{PREFIX}{name.upper()}", f"{field.description}  [default: {shown or 'none'}]"))
+    return rows
+
+
+def value_text(value: object) -> str:
+    """A default as one would write it into the environment."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (frozenset, set)):
+        return ",".join(sorted(map(str, value)))
+    return str(value)
+
+
+@click.command(
+    "worker",
+    cls=SettingsInHelp,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    options_metavar="[RQ OPTIONS]",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[QUEUE]...")
+def worker(arguments: tuple[str, ...]) -> None:
+    """Serve queues (default: steps) with the model that TOKENLOOM_MODEL names.
+
+    This is RQ's own worker command with two options filled in:
+
+        rq worker -w tokenloom.worker.BatchWorker -S tokenloom.schemas.MsgpackSerializer steps
+
+    All its other options may be given here as well: --url, --name, --burst, --max-jobs, --with-scheduler, ...;
+    `rq worker --help` lists them.
+    """
+    from rq.cli.cli import main
+    from rq.cli.workers import worker as _  # noqa: F401 - adds the command
+
+    main(args=rq_arguments(arguments), prog_name="rq")
+
+
+def rq_arguments(arguments: tuple[str, ...]) -> list[str]:
+    """The arguments of `rq` for these of ours."""
+    from rq.cli.workers import worker as rq_worker
+
+    given = rq_worker.make_context("worker", list(arguments), resilient_parsing=True).params
+    queues = [] if given.get("queues") or given.get("config") else [DEFAULT_QUEUE]
+    return ["worker", "-w", WORKER_CLASS, "-S", SERIALIZER, *arguments, *queues]
