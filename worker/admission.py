@@ -56,6 +56,8 @@ class Admission:
         step = self._step(waiting, session, generation, record)
         write = Write(session, step.id, record, begin=True, append=pack(tokens, generated=False))
         write.fields = {"used": record.began}
+        if self.store.settings.idle_ttl:
+            write.ttl = 0  # in use: nothing expires under a running step
         if tokens:
             write.events = [
                 AppendedEvent(session=session.id, job=step.id, at=record.began, position=session.length, tokens=tokens)

@@ -64,6 +64,7 @@ class Cycle:
         self._running: list[Step] = []
         self._accepting = True
         self._ended = 0.0
+        self._housekeeping = 0.0
 
     @classmethod
     def start(
@@ -117,6 +118,7 @@ class Cycle:
         """One cycle. False when there was nothing to do."""
         # a busy worker's cycle begins where the last one ended: claiming and all else between two turns counts
         began = self._ended or time.perf_counter()
+        self._housekeep()
         self._end_unwanted()
         admitted = self._admit()
         shares = self._plan()
@@ -149,9 +151,9 @@ class Cycle:
         for name in names:
             self._lose(name)
 
-    def housekeep(self) -> None:
-        """Now and then: release sessions that have neither cells nor work."""
-        self.table.release_idle()
+    def reborn(self, incarnation: str) -> None:
+        """Own sessions as this incarnation of the worker from now on. Called after ``forget(None)``."""
+        self.store.owner = f"{self.worker}#{incarnation}"
 
     def stats(self) -> dict[str, int | float | str]:
         """Figures for the heartbeat, all counted since start unless named otherwise."""
@@ -160,6 +162,14 @@ class Cycle:
     def close(self) -> None:
         """Free the engine."""
         self.engine.close()
+
+    def _housekeep(self) -> None:
+        """About once a second: let go of sessions that nobody uses."""
+        if time.monotonic() >= self._housekeeping:
+            self._housekeeping = time.monotonic() + 1.0
+            self.table.release_idle()
+            if self.settings.idle_ttl:
+                self.table.expire(self.settings.idle_ttl)
 
     # -- ending what should not go on --------------------------------------------------------------------------------
 

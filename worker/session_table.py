@@ -173,6 +173,15 @@ class SessionTable:
             for session in idle:
                 del self.sessions[session.id]
 
+    def expire(self, idle_ttl: int) -> None:
+        """Forget sessions unused for ``idle_ttl`` seconds: their keys have expired, or are about to."""
+        limit = time.monotonic() - idle_ttl
+        expired = [session for session in self.sessions.values() if not session.busy and session.used < limit]
+        for session in expired:
+            self._residency.drop(session)
+            del self.sessions[session.id]
+        self._store.forget_unused(time.time() - idle_ttl)
+
     def _of(self, session: Session) -> list[Waiting]:
         """The session's jobs, the running one first."""
         running = [self._jobs[session.running.id]] if session.running and session.running.id in self._jobs else []

@@ -81,7 +81,7 @@ class Store:
         self.connection = connection
         self.keys = keys
         self.owner = owner
-        self._settings = settings
+        self.settings = settings
         self._scripts = {name: script_text(name) for name in ("commit", "adopt", "release")}
         self._sha = {name: sha1(text.encode()).hexdigest() for name, text in self._scripts.items()}
         self._retrying = Retrying(stopping, self._load_scripts)
@@ -190,6 +190,10 @@ class Store:
 
         self._ask(ask)
 
+    def forget_unused(self, since: float) -> None:
+        """Take sessions not used since then (unix seconds) off the list; their keys expire by themselves."""
+        self._ask(lambda pipe: pipe.zremrangebyscore(self.keys.sessions, "-inf", f"({since}"))
+
     def persisted_sequences(self, worker: str) -> dict[str, tuple[int, int]]:
         """The session table a worker of this name left: session -> (sequence, cached length)."""
         rows = self._ask(lambda pipe: pipe.hgetall(self.keys.worker_sequences(worker)))[0]
@@ -240,8 +244,8 @@ class Store:
             "set": [part for pair in write.fields.items() for part in pair],
             "events": [packed(event) for event in write.events],
             "channel": self.keys.tokens(write.session.id),
-            "kept": self._settings.events_kept,
-            "remember": self._settings.remember,
+            "kept": self.settings.events_kept,
+            "remember": self.settings.remember,
             "append": write.append,
             "done": write.done,
             "begin": write.begin,

@@ -294,3 +294,19 @@ def test_an_interrupted_job_ends_though_it_waits_behind_another(rig: Rig, why: s
     assert rig.outcomes.interruptions == {behind: why, rewind: why}
     rig.turn()
     assert len(rig.log("s")) == 51
+
+
+def test_an_unused_session_expires_when_told_so(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(idle_ttl=1)
+    rig.run(OpenRequest(session="s"), step("s", [1]))
+    assert 0 < rig.redis.ttl(rig.keys.session("s")) <= 1
+    deadline = time.monotonic() + 5
+    while rig.cycle.table.sessions and time.monotonic() < deadline:
+        time.sleep(0.1)
+        rig.cycle.turn()
+    assert rig.engine.stats.pages_used == 0
+    assert rig.redis.zscore(rig.keys.sessions, "s") is None
+    time.sleep(1.0)
+    assert not rig.redis.keys("tokenloom:{s}:*")
+    (error,) = rig.run(step("s", [1]))
+    assert error.code == "no_such_session"
