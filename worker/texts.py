@@ -39,12 +39,7 @@ class Texts:
         if self._template is None:
             raise TokenloomError.of("unsupported", f"messages: {self._no_template}", field="messages")
         template = self._template
-        if not log:
-            return self._checked("messages", lambda: template.encode_chat(messages))
-        # a log that chats leaves off inside the assistant's turn: every prompt ends by opening one
-        return self._checked(
-            "messages", lambda: template.encode_continuation(messages, last_token=log[-1], open_turn=True)
-        )
+        return self._checked("messages", lambda: template.encode(messages, log))
 
     def stream(self, stops: Sequence[str]) -> Stream | NoText:
         """What turns one step's generated tokens into text."""
