@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from redis import Redis
@@ -26,6 +27,7 @@ from tokenloom.schemas.requests import CloneRequest, StepRequest
 from .admission import Admission
 from .endings import ended_before_it_began, interruption_error, raise_if_barred, refusal, remembered
 from .engines import load_engine
+from .fairness import in_turn
 from .jobs.claimed import Claimed, Interruption, Outcomes
 from .operations import Desk, Proposal, propose
 from .planning import Planner
@@ -56,7 +58,7 @@ class Cycle:
         self.worker = worker
         self.figures = Stats()
         self.residency = Residency(engine)
-        self.table = SessionTable(store, self.residency, outcomes)
+        self.table = SessionTable(store, self.residency, outcomes, settings.max_waiting_per_session)
         self._outcomes = outcomes
         self._admission = Admission(engine.geometry, texts, store, self.residency)
         self._planner = Planner(self.residency, settings)
@@ -198,11 +200,11 @@ class Cycle:
             proposals: list[Proposal] = []
             begun: list[tuple[Step, Write]] = []
             touched: set[str] = set()
-            for waiting in self.table.next_jobs():
+            for waiting in self._in_turn():
                 names = waiting.names
                 if not touched.isdisjoint(names):
                     continue
-                if not self._may_begin(waiting):
+                if not self._may_begin(waiting, begun):
                     continue
                 touched.update(names)
                 admitted = True
@@ -211,7 +213,12 @@ class Cycle:
                 return admitted
             self._carry_out(proposals, begun)
 
-    def _may_begin(self, waiting: Waiting) -> bool:
+    def _in_turn(self) -> list[Waiting]:
+        """Jobs whose turn has come: the tenant with the fewest running steps first."""
+        running = Counter(step.tenant for step in self._running)
+        return in_turn(self.table.next_jobs(), lambda waiting: waiting.tenant, running)
+
+    def _may_begin(self, waiting: Waiting, begun: Sequence[tuple[Step, Write]]) -> bool:
         if waiting.interrupted or waiting.settled:
             return True
         session = self.table.sessions[waiting.names[0]]
@@ -221,7 +228,13 @@ class Cycle:
             return passes and self._accepting
         if not self._accepting:
             return False
-        return not isinstance(request, StepRequest) or len(self._running) < self.settings.max_active
+        return not isinstance(request, StepRequest) or self._has_room(waiting.tenant, begun)
+
+    def _has_room(self, tenant: str, begun: Sequence[tuple[Step, Write]]) -> bool:
+        """Whether one more step may run, in all and for its tenant, besides those about to begin."""
+        active = [step.tenant for step in self._running] + [step.tenant for step, _ in begun]
+        most = self.settings.max_active_per_tenant
+        return len(active) < self.settings.max_active and (most == 0 or active.count(tenant) < most)
 
     def _admit_one(self, waiting: Waiting, proposals: list[Proposal], begun: list[tuple[Step, Write]]) -> None:
         session = self.table.sessions[waiting.names[0]]

@@ -1,7 +1,7 @@
 """What one forward runs: decodes first, then prefill chunks in rotation, within a budget of tokens.
 
 A long prompt never stalls running streams: each decode is one token and always comes first, and what remains of the
-budget is dealt to the prompts a chunk at a time, starting one further each cycle.
+budget is dealt to the prompts a chunk at a time, tenant by tenant, starting one further each cycle.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .fairness import in_turn
 from .step import Step
 
 
@@ -52,7 +53,7 @@ class Scheduler:
             (decodes if item.todo == 1 else prefills).append(item)
         budget = self.max_tokens
         shares = [share(item, 1) for item in rotated(decodes, self._turn)[:budget]]
-        queue = rotated(prefills, self._turn)
+        queue = in_turn(rotated(prefills, self._turn), lambda item: item.step.tenant)
         dealt = deal([item.todo for item in queue], budget - len(shares), self.prefill_chunk)
         shares.extend(share(item, count) for item, count in zip(queue, dealt, strict=True) if count)
         return shares

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from tokenloom.schemas.errors import TokenloomError
+
 from .jobs.claimed import Claimed, Outcomes
 from .prefixes import common_prefix
 from .residency import Residency
@@ -24,11 +26,12 @@ IDLE_OWNED = 60.0
 class SessionTable:
     """Session id -> Session, with its jobs."""
 
-    def __init__(self, store: Store, residency: Residency, outcomes: Outcomes) -> None:
+    def __init__(self, store: Store, residency: Residency, outcomes: Outcomes, most_waiting: int) -> None:
         self.sessions: dict[str, Session] = {}
         self._store = store
         self._residency = residency
         self._outcomes = outcomes
+        self._most_waiting = most_waiting
         self._jobs: dict[str, Waiting] = {}
 
     @property
@@ -72,9 +75,19 @@ class SessionTable:
         self._jobs[waiting.id] = waiting
         now = time.monotonic()
         for name in waiting.names:
-            if name in self.sessions:
-                self.sessions[name].waiting.append(waiting)
-                self.sessions[name].used = now
+            session = self.sessions.get(name)
+            if session is None:
+                continue
+            if len(session.waiting) >= self._most_waiting and waiting.claimed.refusal is None:
+                waiting.claimed.refusal = TokenloomError.of(
+                    "overloaded",
+                    f"session {name!r} has {len(session.waiting)} jobs waiting; no more are taken before one has ended",
+                    field="session",
+                    value=len(session.waiting),
+                    limit=f"{self._most_waiting} (TOKENLOOM_MAX_WAITING_PER_SESSION)",
+                )
+            session.waiting.append(waiting)
+            session.used = now
 
     def _seat(self, fresh: Session) -> None:
         """A session as Redis has it, over what we may have known of it under an older epoch."""

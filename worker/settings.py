@@ -43,6 +43,15 @@ class WorkerSettings(BaseSettings):
     max_active: int = Field(
         default=256, ge=1, le=1 << 16, description="Most steps running at once; more wait in the queue"
     )
+    max_active_per_tenant: int = Field(
+        default=0, ge=0, le=1 << 16, description="Most steps of one tenant running at once; 0 is no limit"
+    )
+    max_waiting_per_session: int = Field(
+        default=256,
+        ge=1,
+        le=1 << 16,
+        description="Most jobs taken for one session at once; more are refused as overloaded",
+    )
     max_claimed: int = Field(
         default=1024, ge=1, le=1 << 16, description="Most jobs taken from the queue and not finished"
     )

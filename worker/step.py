@@ -70,6 +70,12 @@ class Step:
         return self.claimed.id
 
     @property
+    def tenant(self) -> str:
+        """Whose share it counts against."""
+        request = self.claimed.request
+        return (request.tenant if request is not None else None) or ""
+
+    @property
     def generating(self) -> bool:
         """Whether it wants another token."""
         return self.reason is None and len(self.tokens) < self.most

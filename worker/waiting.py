@@ -30,6 +30,12 @@ class Waiting:
         return (self.claimed.session or "",)
 
     @property
+    def tenant(self) -> str:
+        """Whose share it counts against."""
+        request = self.claimed.request
+        return (request.tenant if request is not None else None) or ""
+
+    @property
     def settled(self) -> bool:
         """Whether a former run ended the job and only the queue does not know yet.
 

@@ -132,7 +132,7 @@ def test_a_session_remembers_so_many_finished_jobs(make_rig: MakeRig) -> None:
 def test_a_fenced_worker_publishes_nothing_and_drops_the_session(make_rig: MakeRig) -> None:
     first = make_rig()
     first.run(OpenRequest(session="s", seed=1), OpenRequest(session="other"))
-    (job,) = first.take(first.claim(step("s", [1, 2], max_tokens=12), "j"))
+    first.take(first.claim(step("s", [1, 2], max_tokens=12), "j"))
     (kept,) = first.take(step("other", [1], max_tokens=12))
     for _ in range(4):
         first.cycle.turn()

@@ -145,7 +145,7 @@ def test_close_frees_cells_and_lets_keys_expire(rig: Rig) -> None:
 def test_a_closed_session_opens_anew_and_empty(rig: Rig) -> None:
     rig.run(OpenRequest(session="s"), step("s", [1]), CloseRequest(session="s"))
     opened, done = rig.run(OpenRequest(session="s"), step("s", [2], max_tokens=1))
-    assert opened.created and done.length == 2
+    assert (opened.created, done.length) == (True, 2)
     assert rig.redis.ttl(rig.keys.log("s")) == -1
 
 
