@@ -16,10 +16,16 @@ from tokenloom.schemas.records import RESULTS, JobRecord, StepRecord, StepResult
 from tokenloom.schemas.validate import decode_record, parse
 
 from .errors import NoSuchStep, StepFailed
-from .talk import Ask, Talk, patient
+from .talk import Ask, Sleep, Talk, patient
 
 #: RQ's statuses of a job that is over.
 OVER = ("finished", "failed", "stopped", "canceled")
+
+#: RQ's Result.Type.SUCCESSFUL as it is stored.
+SUCCESSFUL = b"1"
+
+#: How often a job that is over is looked at again, a tenth of a second apart, before it counts as without a result.
+SECOND_LOOKS = 6
 
 #: What an RQ worker of another kind leaves in a job it could not load.
 PICKLE_SIGNS = ("DeserializationError", "UnpicklingError", "pickle")
@@ -57,34 +63,39 @@ def ask_ending(keys: Keys, job: JobRef, *, where: str, patience: float) -> Talk[
     The session's record comes first, since it is written with the last tokens; an error in it counts only once RQ has
     no retry left. Raises NoSuchStep when nobody remembers the job.
     """
-    record_data, status_data, results = yield from patient(
-        Ask(
-            (
-                ("HGET", keys.steps(job.session), job.id),
-                ("HGET", f"rq:job:{job.id}", "status"),
-                ("XREVRANGE", f"rq:results:{job.id}", "+", "-", "COUNT", 1),
-            )
-        ),
-        where=where,
-        patience=patience,
-    )
-    record = decode_record(record_data) if record_data else None
-    status = status_data.decode() if status_data else None
-    over = status is None or status in OVER
-    if record is not None and (ending := _of_record(record, retryable=not over)) is not None:
-        return ending
-    if not over:
-        return None
-    if status != "canceled" and results and (ending := _of_rq(job, results[0][1])) is not None:
-        return ending
-    if status is None:
-        raise NoSuchStep(
-            f"{job.operation} {job.id} of session {job.session} is not known: its result expired, "
-            "or it was deleted or never enqueued"
+    ask = Ask(
+        (
+            ("HGET", keys.steps(job.session), job.id),
+            ("HGET", f"rq:job:{job.id}", "status"),
+            ("XREVRANGE", f"rq:results:{job.id}", "+", "-", "COUNT", 1),
         )
-    if status == "canceled":
-        return Ending(error=ErrorBody(code="stopped", message="the job was cancelled in RQ before it ran"))
+    )
+    for _ in range(SECOND_LOOKS):
+        record_data, status_data, results = yield from patient(ask, where=where, patience=patience)
+        record = decode_record(record_data) if record_data else None
+        status = status_data.decode() if status_data else None
+        over = status is None or status in OVER
+        if record is not None and (ending := _of_record(record, retryable=not over)) is not None:
+            return ending
+        if not over:
+            return None
+        if status == "canceled":
+            return Ending(error=ErrorBody(code="stopped", message="the job was cancelled in RQ before it ran"))
+        if results and _belongs(results[0][1], status) and (ending := _of_rq(job, results[0][1])) is not None:
+            return ending
+        if status is None:
+            raise NoSuchStep(
+                f"{job.operation} {job.id} of session {job.session} is not known: its result expired, "
+                "or it was deleted or never enqueued"
+            )
+        # The status may be a moment ahead of the result.
+        yield Sleep(0.1)
     return Ending(error=ErrorBody(code="internal", message=f"RQ says {status} and keeps no result"))
+
+
+def _belongs(fields: dict[bytes, bytes], status: str | None) -> bool:
+    """Whether an entry of RQ's results is of the run that led to ``status``, and not of one before it was requeued."""
+    return status is None or (fields.get(b"type") == SUCCESSFUL) == (status == "finished")
 
 
 def _of_record(record: StepRecord | JobRecord, *, retryable: bool) -> Ending | None:

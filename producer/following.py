@@ -11,6 +11,7 @@ from tokenloom.schemas.events import ClosedEvent
 from tokenloom.schemas.keys import Keys
 from tokenloom.schemas.validate import decode_event
 
+from .errors import EventsLost
 from .talk import Ask, Emit, Entries, Read, Sleep, Talk, patient
 
 #: Seconds one XREAD waits, and so the longest before a session added meanwhile is read too.
@@ -35,6 +36,23 @@ def check_id(from_id: str) -> str:
     return from_id
 
 
+def order(id: str) -> tuple[int, int]:
+    """A stream id as it sorts."""
+    time_ms, _, sequence = id.partition("-")
+    return int(time_ms), int(sequence or 0)
+
+
+def require_untrimmed(keys: Keys, session: str, from_id: str, *, where: str, patience: float) -> Talk[None]:
+    """Raises EventsLost unless the stream still reaches back to ``from_id``: only then is nothing missing after it."""
+    ask = Ask((("XRANGE", keys.events(session), "-", "+", "COUNT", 1),))
+    (oldest,) = yield from patient(ask, where=where, patience=patience)
+    if not oldest or order(oldest[0][0].decode()) > order(from_id):
+        raise EventsLost(
+            f"session {session}: the stream does not reach back to {from_id} any more, so events after it may be "
+            "missing; read on from 0, or take a step's result()"
+        )
+
+
 class Following:
     """Sessions and how far each has been read. ``add`` and ``discard`` may be called from anywhere at any time."""
 
@@ -44,17 +62,21 @@ class Following:
         self._patience = patience
         self._last: dict[str, str] = {}
         self._session_of: dict[str, str] = {}
+        self._resuming: dict[str, str] = {}
         self.closed = False
 
     def add(self, session: str, from_id: str = NOW) -> None:
         """Follow a session, too, with the events after ``from_id``. Following one twice keeps its place."""
         key = self._keys.events(session)
+        if key not in self._last and check_id(from_id) != NOW and order(from_id) != (0, 0):
+            self._resuming[session] = from_id
         self._session_of[key] = session
-        self._last.setdefault(key, check_id(from_id))
+        self._last.setdefault(key, from_id)
 
     def discard(self, session: str) -> None:
         """Follow a session no longer."""
         self._last.pop(self._keys.events(session), None)
+        self._resuming.pop(session, None)
 
     def close(self) -> None:
         """Let the iteration end."""
@@ -68,10 +90,14 @@ class Following:
     def events(self, *, until_closed: bool = False) -> Talk[None]:
         """Emits events as they come, in order within a session. Ends after ``close``.
 
-        With ``until_closed`` it ends when the session's ``closed`` event is the last there is.
+        Raises EventsLost for a session whose stream no longer reaches back to where it was to begin. With
+        ``until_closed`` it ends when the session's ``closed`` event is the last there is.
         """
         while not self.closed:
             yield from self._settle()
+            for session, from_id in list(self._resuming.items()):
+                self._resuming.pop(session, None)
+                yield from require_untrimmed(self._keys, session, from_id, where=self._where, patience=self._patience)
             streams = dict(self._last)
             if not streams:
                 yield Sleep(BLOCK / 10)

@@ -73,7 +73,6 @@ class Seen:
     last: str
     whole: bool
     result: str = "0-0"
-    any: bool = False
     _position: int | None = None
     _tokens: list[int] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
@@ -81,7 +80,6 @@ class Seen:
 
     def take(self, event: Event) -> None:
         """Counts an event of the job. Raises EventsLost where the log's positions leave some out."""
-        self.any = True
         if isinstance(event, (AppendedEvent, TokensEvent)):
             if self._position is not None and event.position > self._position:
                 raise EventsLost(

@@ -15,7 +15,7 @@ from tokenloom.schemas.validate import decode_event
 from .connect import TROUBLE
 from .diagnose import diagnose
 from .ending import Ending, JobRef, ask_ending
-from .errors import EventsLost
+from .following import order, require_untrimmed
 from .progress import Clock, Seen, last_of
 from .talk import Ask, Emit, Entries, Read, Sleep, Talk, patient
 
@@ -76,19 +76,22 @@ class Watch:
         were trimmed before they were read, and TimeoutError when ``timeout`` seconds brought no event.
         """
         clock = Clock(timeout, whole=False)
-        seen = Seen(self.after if from_id is None else from_id, whole=from_id is None)
+        whole = from_id is None or order(from_id) == (0, 0)
+        seen = Seen(self.after if whole else str(from_id), whole=whole)
+        resuming = None if whole else seen.last
         check = self.attached
         while True:
             # Asked before the stream is read: a job that was over by then has nothing more to come after it.
             ending = (yield from self._ending()) if check else None
             events, over = yield from self._read(seen, 0.0 if ending is not None else clock.left(BLOCK))
+            if resuming is not None:
+                yield from self._untrimmed(resuming)
+                resuming = None
             for event in events:
                 yield Emit(event)
                 if isinstance(event, FinishedEvent) and (event.reason != "error" or (yield from self._final())):
                     return
             if ending is not None and not events:
-                if not seen.any and not seen.whole:
-                    yield from self._nothing_trimmed(seen)
                 for event in seen.rest(self.job, ending):
                     yield Emit(event)
                 return
@@ -108,14 +111,8 @@ class Watch:
             yield Sleep(0.02)
         return True
 
-    def _nothing_trimmed(self, seen: Seen) -> Talk[None]:
-        """Raises EventsLost unless the stream still reaches back to where this reader stands."""
-        (oldest,) = yield from self._ask("XRANGE", self.keys.events(self.job.session), "-", "+", "COUNT", 1)
-        if not oldest or _order(oldest[0][0].decode()) > _order(seen.last):
-            raise EventsLost(
-                f"step {self.job.id}: its events after {seen.last} are not in the stream any more; "
-                "result() has everything"
-            )
+    def _untrimmed(self, from_id: str) -> Talk[None]:
+        yield from require_untrimmed(self.keys, self.job.session, from_id, where=self.where, patience=self.patience)
 
     def _ask(self, *command: object) -> Talk[list[Any]]:
         answers: list[Any] = yield from patient(Ask((command,)), where=self.where, patience=self.patience)
@@ -162,9 +159,3 @@ class Watch:
             )
         if not served:
             log.warning("%s has waited %.0f s: %s", what, clock.quiet, text)
-
-
-def _order(id: str) -> tuple[int, int]:
-    """A stream id as it sorts."""
-    time_ms, _, sequence = id.partition("-")
-    return int(time_ms), int(sequence or 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -178,11 +178,16 @@ def _number(value: Any) -> str:
 
 
 def _fields_at(model: type[BaseModel] | None, path: tuple[str | int, ...]) -> list[str]:
-    """The fields of the model that ``path`` leads to, where it passes through plain fields only."""
+    """The fields of the model that ``path`` leads to, through lists and optional fields."""
     for part in path:
-        field = model.model_fields.get(str(part)) if model else None
-        if field is None:
-            return []
-        inner = field.annotation
-        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+        if isinstance(part, str):
+            field = model.model_fields.get(part) if model else None
+            model = _model_in(field.annotation) if field else None
     return list(model.model_fields) if model else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The first model in a type such as ``list[Model] | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)
