@@ -69,10 +69,14 @@ class SessionTable:
 
     def _line_up(self, waiting: Waiting) -> None:
         former = self._jobs.get(waiting.id)
-        if former is not None:  # delivered again while still here: the newer claim stands
-            self._leave(former)
-            self._outcomes.drop(former.claimed)
         self._jobs[waiting.id] = waiting
+        if former is not None:  # delivered again while still here: the newer claim stands
+            self._outcomes.drop(former.claimed)
+            step = self._running(former)
+            if step is not None:
+                step.claimed = waiting.claimed
+                return
+            self._leave(former)
         now = time.monotonic()
         for name in waiting.names:
             session = self.sessions.get(name)
@@ -88,6 +92,11 @@ class SessionTable:
                 )
             session.waiting.append(waiting)
             session.used = now
+
+    def _running(self, waiting: Waiting) -> Step | None:
+        session = self.sessions.get(waiting.names[0])
+        step = session.running if session is not None else None
+        return step if step is not None and step.id == waiting.id else None
 
     def _seat(self, fresh: Session) -> None:
         """A session as Redis has it, over what we may have known of it under an older epoch."""

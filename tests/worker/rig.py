@@ -36,10 +36,12 @@ class Recorded:
     interruptions: dict[str, Interruption | None] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     order: list[str] = field(default_factory=list)
+    finished_claims: list[Claimed] = field(default_factory=list)
 
     def finish(self, claimed: Claimed, result: Versioned) -> None:
         assert claimed.id not in self.results, f"{claimed.id} finished twice"
         self.results[claimed.id] = result
+        self.finished_claims.append(claimed)
         self.order.append(claimed.id)
 
     def fail(self, claimed: Claimed, error: TokenloomError, interruption: Interruption | None = None) -> None:

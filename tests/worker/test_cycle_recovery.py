@@ -118,6 +118,20 @@ def test_a_finished_step_enqueued_again_returns_its_result_and_runs_nothing(rig:
     assert len(rig.log("s")) == 9
 
 
+def test_a_step_delivered_again_while_it_runs_goes_on_under_the_newer_claim(rig: Rig) -> None:
+    rig.run(OpenRequest(session="s"))
+    old = rig.claim(step("s", [1]), "same")
+    rig.take(old)
+    rig.cycle.turn()
+    new = rig.claim(step("s", [1]), "same")
+    rig.take(new)
+    rig.turn()
+    assert rig.outcomes.dropped == ["same"]
+    assert rig.outcomes.order.count("same") == 1
+    assert rig.outcomes.finished_claims[-1] is new
+    assert len(rig.log("s")) == 9
+
+
 def test_a_session_remembers_so_many_finished_jobs(make_rig: MakeRig) -> None:
     rig = make_rig(remember=3)
     rig.run(OpenRequest(session="s"))
