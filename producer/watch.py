@@ -87,9 +87,16 @@ class Watch:
             if resuming is not None:
                 yield from self._untrimmed(resuming)
                 resuming = None
-            for event in events:
-                yield Emit(event)
-                if isinstance(event, FinishedEvent) and (event.reason != "error" or (yield from self._final())):
+            while events:
+                for event in events:
+                    yield Emit(event)
+                    if isinstance(event, FinishedEvent) and event.reason != "error":
+                        return
+                if not (isinstance(events[-1], FinishedEvent) and (yield from self._final())):
+                    break
+                # RQ will not try again; what its retries did before it said so is in the stream by now
+                events, over = yield from self._read(seen, 0.0)
+                if not events:
                     return
             if ending is not None and not events:
                 for event in seen.rest(self.job, ending):
