@@ -149,7 +149,7 @@ class AsyncSession:
         """All events of the session after ``from_id``, then those to come, until it is closed."""
         office = self._office
         follow = following(office.keys, [self.id], from_id, where=office.where, patience=office.patience)
-        return astream(follow.events(until_closed=True), self._connection)
+        return astream(follow.events(until_closed=self.id), self._connection)
 
     async def length(self) -> int | None:
         """How many tokens the log has now; None when there is no such session."""

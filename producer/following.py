@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tokenloom.schemas.errors import TokenloomError
-from tokenloom.schemas.events import ClosedEvent
+from tokenloom.schemas.events import ClosedEvent, OpenedEvent
 from tokenloom.schemas.keys import Keys
 from tokenloom.schemas.validate import decode_event
 
@@ -87,40 +87,45 @@ class Following:
         """Session -> id of the last event read, to resume from in another process."""
         return {self._session_of[key]: last for key, last in list(self._last.items())}
 
-    def events(self, *, until_closed: bool = False) -> Talk[None]:
+    def events(self, *, until_closed: str | None = None) -> Talk[None]:
         """Emits events as they come, in order within a session. Ends after ``close``.
 
         Raises EventsLost for a session whose stream no longer reaches back to where it was to begin. With
-        ``until_closed`` it ends when the session's ``closed`` event is the last there is.
+        ``until_closed`` it ends when that session is closed and its stream has no more; refusals may follow the
+        ``closed`` event, and so may another life of the session.
         """
+        over = False
         while not self.closed:
             yield from self._settle()
-            for session, from_id in list(self._resuming.items()):
-                self._resuming.pop(session, None)
-                yield from require_untrimmed(self._keys, session, from_id, where=self._where, patience=self._patience)
             streams = dict(self._last)
             if not streams:
                 yield Sleep(BLOCK / 10)
                 continue
-            ended = False
-            entries: Entries = yield from self._patient(Read(streams, BLOCK))
-            while entries:
-                for key, items in entries:
-                    for id, fields in items:
-                        if key not in self._last or self.closed:
-                            break
-                        event = decode_event(fields[b"e"], id=id)
-                        self._last[key] = id
-                        ended = isinstance(event, ClosedEvent)
-                        yield Emit(event)
-                if not (ended and until_closed):
-                    break
-                entries = yield from self._patient(Read(dict(self._last)))
-            if ended and until_closed:
-                return
+            entries: Entries = yield from self._patient(Read(streams, 0.0 if over else BLOCK))
+            if not entries and until_closed is not None:
+                if over:
+                    return
+                # Then read once more: it may have been closed since.
+                over = yield from self._is_closed(until_closed)
+            for key, items in entries:
+                for id, fields in items:
+                    if key not in self._last or self.closed:
+                        break
+                    event = decode_event(fields[b"e"], id=id)
+                    self._last[key] = id
+                    if isinstance(event, (ClosedEvent, OpenedEvent)):
+                        over = event.type == "closed" and until_closed is not None
+                    yield Emit(event)
+
+    def _is_closed(self, session: str) -> Talk[bool]:
+        (state,) = yield from self._patient(Ask((("HGET", self._keys.session(session), "state"),)))
+        return bool(state == b"closed")
 
     def _settle(self) -> Talk[None]:
-        """Turns each ``$`` into the id it stands for, so that an outage right now would lose nothing."""
+        """Checks places just added, and turns each ``$`` into the id it stands for, so that an outage loses nothing."""
+        for session, from_id in list(self._resuming.items()):
+            self._resuming.pop(session, None)
+            yield from require_untrimmed(self._keys, session, from_id, where=self._where, patience=self._patience)
         keys = [key for key, last in list(self._last.items()) if last == NOW]
         if keys:
             asked = tuple(("XREVRANGE", key, "+", "-", "COUNT", 1) for key in keys)

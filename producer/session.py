@@ -180,7 +180,7 @@ class Session:
         """All events of the session after ``from_id``, then those to come, until it is closed. ``$`` is from now on."""
         office = self._office
         follow = following(office.keys, [self.id], from_id, where=office.where, patience=office.patience)
-        return stream(follow.events(until_closed=True), self._connection)
+        return stream(follow.events(until_closed=self.id), self._connection)
 
     def length(self) -> int | None:
         """How many tokens the log has now; None when there is no such session."""

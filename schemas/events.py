@@ -106,7 +106,7 @@ class ClonedEvent(EventBase):
 
 
 class ClosedEvent(EventBase):
-    """The session ended. Nothing follows."""
+    """The session ended. Only refusals follow, until it is opened anew."""
 
     type: Literal["closed"] = "closed"
 

@@ -25,7 +25,7 @@ class Keys:
         return f"{self.namespace}:{{{session}}}:log"
 
     def steps(self, session: str) -> str:
-        """Hash: step id -> msgpack of its StepRecord."""
+        """Hash: job id -> msgpack of its StepRecord, or JobRecord when the job is no step."""
         return f"{self.namespace}:{{{session}}}:steps"
 
     def finished(self, session: str) -> str:

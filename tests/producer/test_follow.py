@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from tokenloom.producer import Client, EventsLost, InvalidRequest
-from tokenloom.schemas import ClosedEvent, OpenedEvent, RewoundEvent
+from tokenloom.schemas import ClosedEvent, ErrorBody, ErrorEvent, OpenedEvent, RewoundEvent
 
 Start = Callable[..., None]
 
@@ -33,6 +33,15 @@ def test_a_session_opened_again_is_read_past_its_old_end(client: Client, worker:
         worker.emit("a", job, OpenedEvent, seed=1)
         worker.emit("a", job, ClosedEvent)
     assert [event.job for event in client.session("a").events()] == ["j1", "j1", "j2", "j2"]
+
+
+def test_refusals_after_the_end_do_not_keep_the_reader(client: Client, worker: Any, redis: Redis) -> None:
+    worker.emit("a", "j1", ClosedEvent)
+    error = ErrorBody(code="session_closed", message="closed")
+    last = worker.emit("a", "j2", ErrorEvent, error=error)
+    assert [event.type for event in client.session("a").events()] == ["closed", "error"]
+    redis.hset(worker.keys.session("a"), "state", "closed")
+    assert list(client.session("a").events(last)) == []
 
 
 def test_from_now_on_leaves_out_what_was(client: Client, worker: Any, background: Start) -> None:
