@@ -10,6 +10,7 @@ import msgpack
 from redis import Redis
 from rq import Queue
 from rq.job import Job
+from rq.utils import as_text
 
 from tokenloom.schemas import Keys, MsgpackSerializer
 from tokenloom.worker.jobs.claimed import Claimed
@@ -48,8 +49,13 @@ def enqueue(
 def raw_job(redis: Redis, id: str, data: bytes | Any, *, queue_name: str = "steps", **fields: Any) -> None:
     """A job hash with exactly these fields, and its id in the queue. ``data`` that is not bytes becomes msgpack."""
     packed = data if isinstance(data, bytes) else msgpack.packb(data)
-    given = {"data": packed, "origin": queue_name, "status": "queued", "created_at": "2026-01-01T00:00:00.000000Z"}
-    redis.hset(f"rq:job:{id}", mapping={**given, **fields})
+    given: dict[Any, Any] = {
+        "data": packed,
+        "origin": queue_name,
+        "status": "queued",
+        "created_at": "2026-01-01T00:00:00.000000Z",
+    }
+    redis.hset(f"rq:job:{id}", mapping=given | fields)
     redis.rpush(f"rq:queue:{queue_name}", id)
 
 
@@ -81,8 +87,8 @@ class Side:
         self.queues = [queue(redis, each) for each in queues]
 
     @property
-    def owner(self) -> bytes:
-        return f"{self.name}#{self.lease.incarnation}".encode()
+    def owner(self) -> str:
+        return f"{self.name}#{self.lease.incarnation}"
 
     def claim(self, most: int = 100, **options: Any) -> Claim:
         return self.source.claim(most, self.queues, **options)
@@ -100,8 +106,19 @@ class Side:
         self.redis.delete(KEYS.worker(self.name))
 
 
-def owner_of(redis: Redis, session: str) -> bytes | None:
-    return redis.hget(KEYS.session(session), "owner")
+def field(redis: Redis, key: str, name: str) -> str | None:
+    """A field of a hash as text."""
+    value = redis.hget(key, name)
+    return None if value is None else as_text(value)
+
+
+def status(redis: Redis, id: str) -> str | None:
+    """A job's status as Redis has it."""
+    return field(redis, f"rq:job:{id}", "status")
+
+
+def owner_of(redis: Redis, session: str) -> str | None:
+    return field(redis, KEYS.session(session), "owner")
 
 
 def epoch_of(redis: Redis, session: str) -> int:
@@ -110,7 +127,7 @@ def epoch_of(redis: Redis, session: str) -> int:
 
 def ids(redis: Redis, key: str = "rq:queue:steps") -> list[str]:
     """A list of ids, in order."""
-    return [id.decode() for id in redis.lrange(key, 0, -1)]
+    return [as_text(id) for id in redis.lrange(key, 0, -1)]
 
 
 def reap(side: Side) -> dict[str, int]:

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from redis import Redis
+from redis.client import PubSub, PubSubWorkerThread
 from rq.command import parse_payload
 from rq.defaults import DEFAULT_LOGGING_DATE_FORMAT, DEFAULT_LOGGING_FORMAT
 from rq.job import Job
@@ -47,6 +48,7 @@ from .jobs.pulse import Findings, Pulse, rq_ttl_of
 from .jobs.scheduling import SpawnedScheduler
 from .jobs.source import ABANDONED_AFTER, JobSource
 from .jobs.waiters import Waiters
+from .main_loop import Limits, MainLoop
 from .retrying import FIRST_WAIT, LONGEST_WAIT, GaveUp, transient
 from .settings import SettingsError, WorkerSettings, load_settings
 
@@ -80,13 +82,13 @@ class BatchWorker(BaseWorker):
         self.active = ActiveJobs()
         self.executions = self.active.executions
         self.cycle: CycleFace | None = None
-        self._notes = Notes()
-        self._contact = Contact()
+        self.notes = Notes()
+        self.contact = Contact()
         link = private_link(self.connection)
         self._lease = Lease(link, self.keys, self.name, self.settings.lease)
         self._finalizer = Finalizer(private_link(self.connection), self.keys, self)
         source = JobSource(link, self.keys, self.name, self._lease.incarnation, self.job_class, self._finalizer.link)
-        self._intake = Intake(self, source, self.active, self._contact)
+        self.intake = Intake(self, source, self.active, self.contact)
         self._stop_at: float | None = None
         self._cold = False
         self._usurped = False
@@ -127,9 +129,9 @@ class BatchWorker(BaseWorker):
             if with_scheduler:
                 self._start_scheduler(burst, logging_level, date_format, log_format)
             pulse = self._start_pulse()
-            waiters = Waiters(self.connection, self._lists(), self._contact, self._notes.leave)
+            waiters = Waiters(self.connection, self.lists(), self.contact, self.notes.leave)
             cycle.restore()
-            self._serve(cycle, outcomes, pulse, waiters, burst, max_jobs, max_idle_time)
+            MainLoop(self, cycle, outcomes, pulse, waiters, Limits(burst, max_jobs, max_idle_time)).run()
         except NameTaken:
             if self.birth_date is None:
                 raise
@@ -146,13 +148,13 @@ class BatchWorker(BaseWorker):
             self._end(cycle, outcomes, pulse, blame=crashed)
         if crashed or self._usurped:
             raise SystemExit(1)
-        return bool(self._intake.taken)
+        return bool(self.intake.taken)
 
     def open_cycle(self, connection: Redis, outcomes: Outcomes, incarnation: str) -> CycleFace:
         """Load the model. Raises SettingsError or EngineError with a message for a person."""
         from .cycle import Cycle
 
-        return Cycle.start(self.settings, self.keys, connection, outcomes, self.name, incarnation, self._time_is_up)
+        return Cycle.start(self.settings, self.keys, connection, outcomes, self.name, incarnation, self.time_is_up)
 
     def register_birth(self) -> None:
         """RQ's, once the name is ours: a dead predecessor's jobs go back first. Raises NameTaken."""
@@ -174,10 +176,10 @@ class BatchWorker(BaseWorker):
 
     def _start_pulse(self) -> Pulse:
         findings = Findings(
-            lost=lambda: self._notes.leave(LeaseLost(self._lease.incarnation)),
+            lost=lambda: self.notes.leave(LeaseLost(self._lease.incarnation)),
             unregistered=self._register_with_rq,
-            interrupt=lambda claimed, why: self._notes.leave(Interrupt(claimed, why)),
-            stats=lambda: {**self._stats, "routed": self._intake.routed, "requeued_by_claims": self._intake.requeued},
+            interrupt=lambda claimed, why: self.notes.leave(Interrupt(claimed, why)),
+            stats=lambda: {**self._stats, "routed": self.intake.routed, "requeued_by_claims": self.intake.requeued},
             state=lambda: self._state,
         )
         pulse = Pulse(
@@ -185,7 +187,7 @@ class BatchWorker(BaseWorker):
             self.keys,
             self._lease,
             self.active,
-            self._contact,
+            self.contact,
             findings,
             every=self.settings.heartbeat,
             refresh_every=self.job_monitoring_interval,
@@ -209,7 +211,7 @@ class BatchWorker(BaseWorker):
         born = self.birth_date is not None and not self._usurped
         try:
             cycle.stop_accepting()
-            if born and not self._intake.lost:
+            if born and not self.intake.lost:
                 unfinished = cycle.surrender()
                 if unfinished:
                     self.log.info("tokenloom: %d unfinished jobs go back to the front of their queues", len(unfinished))
@@ -237,117 +239,26 @@ class BatchWorker(BaseWorker):
                     raise
                 self.log.error("tokenloom: Redis is away; the jobs go back when the lease lapses: %s", error)
 
-    # -- the main loop -----------------------------------------------------------------------------------------------
-
-    def _serve(
-        self,
-        cycle: CycleFace,
-        outcomes: RedisOutcomes,
-        pulse: Pulse,
-        waiters: Waiters,
-        burst: bool,
-        max_jobs: int | None,
-        max_idle_time: int | None,
-    ) -> None:
-        idle_since = time.monotonic()
-        stopping = False
-        while True:
-            self._read_notes(cycle)
-            if self._intake.lost:
-                self._live_again(cycle)
-            if self._stop_requested and not stopping:
-                stopping = True
-                self._begin_stop(cycle)
-            if stopping and (cycle.active == 0 or self._time_is_up()):
-                self.log.info("Worker %s: stopping on request", self.name)
-                return
-            left = None if max_jobs is None else max_jobs - self._intake.taken
-            came = [] if stopping else self._take(cycle, pulse, left)
-            worked = cycle.turn()
-            for claimed in self.active.expired(time.monotonic()):
-                cycle.interrupt(claimed.id, "timeout")
-            self._show(cycle)
-            if came or worked or cycle.active:
-                idle_since = time.monotonic()
-                if not (came or worked):
-                    self._notes.wait(0.05)
-                continue
-            if stopping:
-                continue
-            if left is not None and self._intake.taken >= max_jobs:  # type: ignore[operator]
-                self.log.info("Worker %s: finished executing %d jobs, quitting", self.name, self._intake.taken)
-                return
-            if burst and self._burst_is_over(outcomes):
-                return
-            idle = time.monotonic() - idle_since
-            if max_idle_time is not None and idle >= max_idle_time:
-                self.log.info("Worker %s: idle for %d seconds, quitting", self.name, max_idle_time)
-                return
-            if self.should_run_maintenance_tasks:
-                self._maintain()
-            if not burst:
-                self._wait_for_jobs(waiters, pulse, None if max_idle_time is None else max_idle_time - idle)
-
-    def _take(self, cycle: CycleFace, pulse: Pulse, left: int | None) -> list[Claimed]:
-        if time.monotonic() < pulse.polite_until:
-            return []
-        jobs = self._intake.claim(cycle.room if left is None else min(cycle.room, left))
-        if jobs:
-            cycle.take(jobs)
-        return jobs
-
-    def _burst_is_over(self, outcomes: RedisOutcomes) -> bool:
-        if self._intake.suspended:
-            self.log.info("Worker %s: suspended in burst mode, exiting", self.name)
-            self.log.info("Worker %s: note: there could still be unfinished jobs on the queue", self.name)
-            return True
-        if outcomes.pending:  # an end may enqueue dependents
-            outcomes.flush(1.0)
-            return False
-        if self._intake.uncertain or time.monotonic() < self._intake.not_before:
-            self._notes.wait(0.05)
-            return False
-        if any(self.connection.llen(key) for key in self._lists()):
-            return False
-        self.log.info("Worker %s: done, quitting", self.name)
-        return True
-
-    def _wait_for_jobs(self, waiters: Waiters, pulse: Pulse, idle_left: float | None) -> None:
-        wait = 5.0  # a safety net: whatever comes wakes us
-        off = max(self._intake.not_before, pulse.polite_until) - time.monotonic()
-        if self._intake.lost:
-            return
-        if self._intake.suspended:
-            wait = 1.0
-        elif off > 0:
-            wait = off
-        else:
-            waiters.arm()
-        self._notes.wait(wait if idle_left is None else max(0.0, min(wait, idle_left)))
-
-    def _maintain(self) -> None:
-        try:
-            self.run_maintenance_tasks()
-        except Exception as error:
-            if not transient(error):
-                raise
-            self._contact.lost(error)
-            self.last_cleaned_at = now()  # type: ignore[assignment]
-
     # -- notes from other threads ------------------------------------------------------------------------------------
 
-    def _lists(self) -> list[str]:
+    def lists(self) -> list[str]:
         """Where jobs for this worker can be: its inbox and its queues."""
         return [self.keys.worker_inbox(self.name), *self.queue_keys()]
 
-    def _read_notes(self, cycle: CycleFace) -> None:
-        for note in self._notes.read():
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a warm shutdown has been asked for."""
+        return self._stop_requested
+
+    def read_notes(self, cycle: CycleFace) -> None:
+        """Act on what other threads left."""
+        for note in self.notes.read():
             if isinstance(note, LeaseLost):
-                self._intake.lost = self._intake.lost or note.incarnation == self._lease.incarnation
+                self.intake.lost = self.intake.lost or note.incarnation == self._lease.incarnation
             elif self.active.get(note.claimed.id) is note.claimed:
                 cycle.interrupt(note.claimed.id, note.why)
 
-    def _live_again(self, cycle: CycleFace) -> None:
+    def live_again(self, cycle: CycleFace) -> None:
         """This worker was taken for dead: its jobs are others' now. Begin anew under the same name, with nothing."""
         self.log.warning(
             "tokenloom: worker %s was taken for dead; its jobs go on elsewhere, and it begins anew", self.name
@@ -364,12 +275,12 @@ class BatchWorker(BaseWorker):
             except Exception as error:
                 if not transient(error):
                     raise
-                self._contact.lost(error)
+                self.contact.lost(error)
                 if self._stop_requested:
                     raise GaveUp(f"stopped while Redis did not answer: {error}") from error
                 time.sleep(pause)
                 pause = min(pause * 2, LONGEST_WAIT)
-        self._intake.begin_again(self._lease.incarnation)
+        self.intake.begin_again(self._lease.incarnation)
         cycle.reborn(self._lease.incarnation)
 
     # -- stopping ----------------------------------------------------------------------------------------------------
@@ -382,7 +293,7 @@ class BatchWorker(BaseWorker):
             self._stop_requested = True
         elif time.monotonic() - self._stop_at >= 1.0:
             self._cold = True
-        self._notes.leave()
+        self.notes.leave()
 
     def request_force_stop(self, signum: int, frame: FrameType | None) -> None:
         """As a second signal."""
@@ -396,17 +307,18 @@ class BatchWorker(BaseWorker):
         except ValueError:
             self.log.debug("Worker %s: not in the main thread, no signal handlers", self.name)
 
-    def _begin_stop(self, cycle: CycleFace) -> None:
+    def begin_stop(self, cycle: CycleFace) -> None:
+        """The warm shutdown begins: nothing new is taken, and what runs gets the grace period."""
         self.handle_warm_shutdown_request()
         cycle.stop_accepting()
         try:
             self.set_shutdown_requested_date()
         except Exception as error:
-            self._contact.lost(error)
+            self.contact.lost(error)
         if cycle.active:
             self.log.info("tokenloom: %d jobs get %g s to finish", cycle.active, self.settings.grace)
 
-    def _time_is_up(self) -> bool:
+    def time_is_up(self) -> bool:
         """Whether running jobs get no more time, Redis trouble or not."""
         over = self._stop_at is not None and time.monotonic() - self._stop_at >= self.settings.grace
         return self._cold or over
@@ -430,6 +342,13 @@ class BatchWorker(BaseWorker):
         except Exception:
             self.log.warning("tokenloom: a malformed command was ignored", exc_info=True)
 
+    def _pubsub_exception_handler(self, exc: Exception, pubsub: PubSub, pubsub_thread: PubSubWorkerThread) -> None:
+        """Keep the channel through trouble that passes; redis-py subscribes again by itself."""
+        if not transient(exc):
+            super()._pubsub_exception_handler(exc, pubsub, pubsub_thread)
+        self.contact.lost(exc)
+        time.sleep(1.0)
+
     def request_stop_execution(self, execution_id: str) -> None:
         """Stop one of the worker's executions; from any thread."""
         self._stop_job(self.active.of_execution(execution_id), "execution", execution_id)
@@ -438,17 +357,17 @@ class BatchWorker(BaseWorker):
         if claimed is None:
             self.log.warning("Not working on %s %.64s, command ignored.", what, id)
         else:
-            self._notes.leave(Interrupt(claimed, "stopped"))
+            self.notes.leave(Interrupt(claimed, "stopped"))
 
     # -- what RQ shows -------------------------------------------------------------------------------------------------
 
-    def _show(self, cycle: CycleFace) -> None:
+    def show(self, cycle: CycleFace) -> None:
         """State, figures and process title, as far as they changed."""
         state = (
             WorkerStatus.BUSY
             if cycle.active
             else WorkerStatus.SUSPENDED
-            if self._intake.suspended
+            if self.intake.suspended
             else WorkerStatus.IDLE
         )
         self._state = state.value

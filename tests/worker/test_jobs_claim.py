@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from redis import Redis
 from rq import Callback, Queue
@@ -9,7 +11,7 @@ from rq.executions import Execution
 from rq.job import Job
 from rq.registry import StartedJobRegistry
 
-from job_tools import KEYS, Side, bomb, enqueue, epoch_of, ids, owner_of, queue, raw_job
+from job_tools import KEYS, Side, bomb, enqueue, epoch_of, ids, owner_of, queue, raw_job, reap
 from tokenloom.schemas import MsgpackSerializer
 from tokenloom.schemas.keys import Keys
 from tokenloom.worker.jobs.scripts import key_templates
@@ -123,9 +125,11 @@ def test_suspended_means_that_nothing_is_taken(redis: Redis) -> None:
 
 
 def test_a_worker_taken_for_dead_gets_nothing(redis: Redis) -> None:
-    side = Side(redis, "a")
+    side, other = Side(redis, "a"), Side(redis, "b")
     enqueue(redis, "s", "j")
     side.die()
+    assert side.claim().standing == "lapsed"
+    reap(other)
     assert side.claim().standing == "lost"
     assert ids(redis) == ["j"]
 
@@ -135,7 +139,8 @@ def test_a_worker_taken_for_dead_gets_nothing(redis: Redis) -> None:
 
 @pytest.mark.parametrize("meta", [{}, {"sessions": []}, {"sessions": "s"}, {"sessions": ["a b"]}, {"other": 1}])
 def test_without_usable_meta_the_sessions_are_read_from_the_job(redis: Redis, meta: dict[str, object]) -> None:
-    enqueue(redis, "s", "j", named=False, **({"meta": meta} if meta else {}))
+    options: dict[str, Any] = {"meta": meta} if meta else {}
+    enqueue(redis, "s", "j", named=False, kwargs=None, **options)
     enqueue(redis, "s", "k")
     side = Side(redis, "a")
     claim = side.claim()
@@ -337,7 +342,8 @@ def test_a_callback_on_the_list_is_served(redis: Redis) -> None:
     enqueue(redis, "s", "j", on_success=Callback("job_tools.queue"))
     claimed = Side(redis, "a", callbacks=("job_tools.queue",)).take_one()
     assert claimed.request is not None
-    assert claimed.job.success_callback is queue
+    callback: Any = claimed.job.success_callback
+    assert callback is queue
     stranger = Side(redis, "b")
     enqueue(redis, "t", "k", on_success=Callback("job_tools.queue"))
     assert stranger.take_one().job.success_callback is None

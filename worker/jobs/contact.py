@@ -24,11 +24,11 @@ class Contact:
             self._since = time.monotonic()
         log.error("tokenloom: could not connect to Redis instance: %s retrying, all state is kept", error)
 
-    def made(self) -> None:
-        """A call was answered."""
-        if self._since is None:
-            return
+    def made(self, asked: float) -> None:
+        """A call of time.monotonic() ``asked`` was answered; one made before the trouble began proves nothing."""
         with self._lock:
-            since, self._since = self._since, None
-        if since is not None:
-            log.info("tokenloom: Redis answers again after %.1f s", time.monotonic() - since)
+            since = self._since
+            if since is None or asked < since:
+                return
+            self._since = None
+        log.info("tokenloom: Redis answers again after %.1f s", time.monotonic() - since)

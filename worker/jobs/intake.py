@@ -48,6 +48,7 @@ class Intake:
         """Up to ``most`` jobs, now active. None while Redis is away: that is not an error here."""
         if most <= 0 or time.monotonic() < self.not_before:
             return []
+        asked = time.monotonic()
         strategy = self._worker._dequeue_strategy
         if strategy == DequeueStrategy.RANDOM:
             shuffle(self._worker._ordered_queues)
@@ -67,7 +68,7 @@ class Intake:
             self._pause = min(self._pause * 2, LONGEST_WAIT)
             return []
         self._pause = FIRST_WAIT
-        self._contact.made()
+        self._contact.made(asked)
         self._note(claim)
         if claim.jobs:
             self._take(claim.jobs)
@@ -82,6 +83,8 @@ class Intake:
         self.requeued += claim.requeued
         self.routed += claim.routed
         self.lost = self.lost or claim.standing == "lost"
+        if claim.standing == "lapsed":
+            self.not_before = time.monotonic() + FIRST_WAIT
         if claim.standing == "suspended" and not self.suspended:
             self._worker.log.info("Worker %s: suspended, run `rq resume` to resume", self._worker.name)
         self.suspended = claim.standing == "suspended"

@@ -101,8 +101,9 @@ class Pulse:
         jobs = self._active.snapshot()
         for claimed in jobs:
             pipe.hget(Job.key_for(claimed.id), "status")
+        asked = time.monotonic()
         answer, *statuses = pipe.execute()
-        self._contact.made()
+        self._contact.made(asked)
         if self._silent_since and time.monotonic() - self._silent_since > lease.milliseconds / 2000:
             self.polite_until = time.monotonic() + self._every
         self._silent_since = 0.0

@@ -33,13 +33,16 @@ ABANDONED_AFTER = 24 * 3600
 #: Most jobs of one call of the script, which nothing else in Redis can interrupt.
 AT_ONCE = 64
 
-Standing = Literal["ok", "lost", "suspended"]
-_STANDINGS: tuple[Standing, ...] = ("lost", "ok", "suspended")
+Standing = Literal["ok", "lost", "suspended", "lapsed"]
+_STANDINGS: tuple[Standing, ...] = ("lost", "ok", "suspended", "lapsed")
 
 
 @dataclass(slots=True)
 class Claim:
-    """What one claim brought. ``standing`` is ``lost`` when this worker was taken for dead: it got nothing."""
+    """What one claim brought: nothing unless ``standing`` is ``ok``.
+
+    ``lost``: this worker was taken for dead. ``lapsed``: it may be yet, unless its heartbeat comes first.
+    """
 
     standing: Standing = "ok"
     jobs: list[Claimed] = field(default_factory=list)

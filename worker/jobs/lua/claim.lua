@@ -5,7 +5,8 @@
 --   execution abandoned, 7 "1" to take one job of each queue in turn, 8 most bytes of job data to return, 9 how many
 --   queue keys follow, then the queue keys in order, then `most` execution ids.
 -- Answer: {standing, claimed, unknown, skipped, routed, requeued, more}
---   standing  1, 0 when I do not live (nothing was done), 2 when RQ is suspended (nothing was done)
+--   standing  1; or nothing was done, since 0 I was taken for dead, 2 RQ is suspended, 3 my lease has lapsed, but nobody
+--             has buried me, so that the next heartbeat may renew it
 --   claimed   {id, execution id, hash as a flat list, {session, epoch, ...}} each; epoch -1: not to be had, mostly because
 --             another live worker has it
 --   unknown   {id, hash as a flat list} of jobs that stay at the head of their queue because nobody knows their
@@ -24,8 +25,10 @@ local steps = 4 * most + 64      -- ids looked at, at most: bounds the time of o
 local claimed, unknown, skipped, routed, requeued = {}, {}, {}, 0, 0
 local buried = {}
 
-if redis.call('HGET', key('worker', me), 'incarnation') ~= incarnation then
-  return {0, claimed, unknown, skipped, 0, 0, 0}
+local current = redis.call('HGET', key('worker', me), 'incarnation')
+if current ~= incarnation then
+  local lapsed = not current and redis.call('HGET', key('rq_worker', me), 'tokenloom') == incarnation
+  return {lapsed and 3 or 0, claimed, unknown, skipped, 0, 0, 0}
 end
 if redis.call('EXISTS', names.suspended) == 1 then
   return {2, claimed, unknown, skipped, 0, 0, 0}

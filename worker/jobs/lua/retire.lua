@@ -10,4 +10,5 @@ local known = redis.call('HGET', key('rq_worker', me), 'tokenloom')
 if current ~= ARGV[2] and (current or known ~= ARGV[2]) then
   return -1
 end
+redis.call('HDEL', key('rq_worker', me), 'tokenloom') -- what a late heartbeat would take for a lapse
 return bury(me, ARGV[3] == '1')
