@@ -197,7 +197,8 @@ class FakeEngine:
             raise BatchError(f"the batch has {total} tokens; the limit is {self._geometry.max_batch_tokens}")
         for entry in batch:
             self._cells.at(entry.sequence)
-            for token in entry.tokens:
+            tokens: Sequence[object] = entry.tokens  # the annotation is a promise of the caller's
+            for token in tokens:
                 if not isinstance(token, int) or not 0 <= token < len(TOKENS):
                     raise BatchError(f"token is {token!r}; it must be an integer within 0 and {len(TOKENS) - 1}")
             if entry.sample is not None:
@@ -210,8 +211,8 @@ class FakeEngine:
         cells = self._cells
         state = cells.cell(entry.sequence, length - 1) if length else _EMPTY
         states = []
-        for offset, token in enumerate(entry.tokens):
-            state = _digest(state + token.to_bytes(4, "little"))
+        for offset, appended in enumerate(entry.tokens):
+            state = _digest(state + appended.to_bytes(4, "little"))
             cells.write(entry.sequence, length + offset, state)
             states.append(state)
         token: int | None = None

@@ -81,10 +81,7 @@ void bind_cells(py::module_& m) {
         .def(
             "clone",
             [](Cells& cells, SequenceId sequence, std::optional<std::int64_t> upto) {
-                if (upto && *upto < 0) {  // the core's -1 is Python's None
-                    throw BatchError("clone upto is " + std::to_string(*upto) + "; it must be at least 0");
-                }
-                return cells.clone(sequence, upto.value_or(-1));
+                return upto ? cells.clone(sequence, *upto) : cells.clone(sequence);
             },
             py::arg("sequence"), py::arg("upto") = py::none())
         .def("rewind", &Cells::rewind, py::arg("sequence"), py::arg("to"))

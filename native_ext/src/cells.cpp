@@ -83,13 +83,12 @@ SequenceId Cells::clone(SequenceId sequence, std::int64_t upto) {
     require_closed();
     const Sequence& source = at(sequence);
     const auto length = static_cast<std::int64_t>(source.tokens.size());
-    if (upto < -1 || upto > length) {
+    if (upto < 0 || upto > length) {
         throw BatchError("clone upto is " + std::to_string(upto) + "; " + named(sequence) + " has " +
                          std::to_string(length) + " tokens");
     }
-    const std::int64_t kept = upto == -1 ? length : upto;
-    Sequence copy{{source.tokens.begin(), source.tokens.begin() + kept},
-                  {source.pages.begin(), source.pages.begin() + page_count(kept)}};
+    Sequence copy{{source.tokens.begin(), source.tokens.begin() + upto},
+                  {source.pages.begin(), source.pages.begin() + page_count(upto)}};
     const SequenceId number = create();
     Sequence& held = *sequences_[static_cast<std::size_t>(number)];
     held = std::move(copy);

@@ -137,9 +137,10 @@ class Cells {
     // Forget a sequence: its number, and the pages only it owned, are free again. BatchError: unknown sequence.
     void remove(SequenceId sequence);
 
-    // A new sequence with the first `upto` tokens, -1 meaning all, sharing the pages that hold them.
+    // A new sequence with the first `upto` tokens, or all, sharing the pages that hold them.
     // BatchError: unknown sequence, or upto not within [0, length]. SequencesExhausted.
-    SequenceId clone(SequenceId sequence, std::int64_t upto = -1);
+    SequenceId clone(SequenceId sequence, std::int64_t upto);
+    SequenceId clone(SequenceId sequence) { return clone(sequence, length(sequence)); }
 
     // Drop all but the first `to` tokens. BatchError: unknown sequence, or to not within [0, length].
     void rewind(SequenceId sequence, std::int64_t to);

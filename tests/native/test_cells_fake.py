@@ -21,7 +21,7 @@ def test_both_give_the_same_pages_through_random_use() -> None:
             batch = [(random_.randrange(4), [random_.randrange(100)] * random_.randint(0, 20)) for _ in range(3)]
             batch = [entry for entry in batch if entry[1] or random_.random() < 0.1]
             keep = random_.random() < 0.7
-            outcomes = []
+            outcomes: list[int | str | None] = []
             for cells in (real, fake):
                 try:
                     outcomes.append(act(cells, action, sequence, length, batch, keep))

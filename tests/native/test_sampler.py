@@ -163,8 +163,14 @@ def test_the_default_window_is_the_last_64_tokens() -> None:
 
 def test_extreme_penalties_stay_numbers() -> None:
     logits = row(3e38, -3e38, 1, -INFINITY)
-    for name, value in (("repetition_penalty", 1e-300), ("presence_penalty", 1e308), ("frequency_penalty", -1e308)):
-        assert drawn(logits, Sampling(**{name: value}), 20, (0, 1, 2, 3)) <= {0, 1, 2}
+    extremes = [
+        Sampling(repetition_penalty=1e-300),
+        Sampling(presence_penalty=1e308),
+        Sampling(frequency_penalty=-1e308),
+        Sampling(repetition_penalty=1e300, presence_penalty=-1e308, frequency_penalty=1e308),
+    ]
+    for sampling in extremes:
+        assert drawn(logits, sampling, 20, (0, 1, 2, 3)) <= {0, 1, 2}
 
 
 def test_logprobs_come_from_the_raw_row() -> None:
@@ -241,12 +247,13 @@ def test_bad_settings_are_refused_by_name_value_and_limit(settings: dict[str, An
 
 
 def test_settings_at_their_limits_are_accepted() -> None:
-    for settings in (
+    settings_at_limits: list[dict[str, Any]] = [
         {"top_p": 1.0, "min_p": 1.0, "top_k": 2**62},
         {"seed": 2**64 - 1, "logprobs": 50, "penalty_window": -1},
         {"temperature": 1, "repetition_penalty": 1e-300, "logit_bias": [[49, -INFINITY], (0, -5)]},
-    ):
-        validate_sampling(Sampling(**settings), 50)  # type: ignore[arg-type]
+    ]
+    for settings in settings_at_limits:
+        validate_sampling(Sampling(**settings), 50)
 
 
 def test_a_sequence_with_a_token_outside_the_vocabulary_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -42,8 +43,9 @@ def kept_probabilities(logits: Logits, tokens: list[int], sampling: Sampling, sl
     row[seen] -= sampling.presence_penalty + sampling.frequency_penalty * times
     ranked = np.lexsort((np.arange(len(row)), -row))
     if sampling.temperature == 0:
-        return (np.arange(len(row)) == ranked[0]).astype(np.float64)
-    weights = np.exp((row - row.max()) / sampling.temperature)
+        chosen: Logits = (np.arange(len(row)) == ranked[0]).astype(np.float64)
+        return chosen
+    weights: Logits = np.exp((row - row.max()) / sampling.temperature)
     if sampling.top_k:
         weights[ranked[sampling.top_k :]] = 0
     if sampling.top_p < 1:
@@ -51,7 +53,8 @@ def kept_probabilities(logits: Logits, tokens: list[int], sampling: Sampling, sl
         before = np.cumsum(shares) - shares
         weights[ranked[before >= sampling.top_p + slack]] = 0
     weights[weights < min(sampling.min_p * (1 - slack), 1.0)] = 0
-    return weights / weights.sum()
+    kept: Logits = weights / weights.sum()
+    return kept
 
 
 def acceptable(logits: Logits, tokens: list[int], position: int, sampling: Sampling) -> set[int]:
@@ -155,9 +158,10 @@ def test_the_rules_in_plain_python_say_the_same(case: tuple[Logits, list[int], i
 def test_draws_are_what_they_have_always_been() -> None:
     """A session must go on with the same tokens under another build, or on another machine."""
     logits = ((np.arange(3000, dtype=np.int64) * 7919 % 3001) / 256).astype(np.float32)
+    settings_of = {"plain": Sampling(), "cut": Sampling(top_k=50, temperature=0.7), "p": Sampling(top_p=0.9)}
     drawn = {
-        name: [native_sample(logits, [5, 6], at, Sampling(seed=42, **chosen))[0] for at in range(8)]
-        for name, chosen in {"plain": {}, "cut": {"top_k": 50, "temperature": 0.7}, "p": {"top_p": 0.9}}.items()
+        name: [native_sample(logits, [5, 6], at, replace(sampling, seed=42))[0] for at in range(8)]
+        for name, sampling in settings_of.items()
     }
     assert drawn == GOLDEN
 
