@@ -179,7 +179,11 @@ class BatchWorker(BaseWorker):
             lost=lambda: self.notes.leave(LeaseLost(self._lease.incarnation)),
             unregistered=self._register_with_rq,
             interrupt=lambda claimed, why: self.notes.leave(Interrupt(claimed, why)),
-            stats=lambda: {**self._stats, "routed": self.intake.routed, "requeued_by_claims": self.intake.requeued},
+            stats=lambda: {
+                **self._stats,
+                "routed": self.intake.routed,
+                "requeued": self.intake.requeued + pulse.requeued,
+            },
             state=lambda: self._state,
         )
         pulse = Pulse(

@@ -138,6 +138,24 @@ def test_a_stopped_process_loses_its_jobs_and_finds_out(redis: Redis, scripted: 
     assert redis.smembers(KEYS.workers) == {b"a", b"b"}
 
 
+def test_a_process_that_lost_its_name_leaves_it_to_the_successor(
+    redis: Redis, scripted: Callable[..., WorkerProcess]
+) -> None:
+    first = scripted(name="a", lease=1, heartbeat=0.2)
+    enqueue(redis, "s", "j", kwargs={"generation": {"max_tokens": 300}})
+    wait_until(lambda: redis.llen("began") == 1)
+    first.send(signal.SIGSTOP)
+    wait_until(lambda: not redis.exists(KEYS.worker("a")), 5)
+    scripted(name="a", lease=1, heartbeat=0.2)
+    first.send(signal.SIGCONT)
+    assert first.wait(10) == 1
+    assert "another process works under this name now" in first.output()
+    wait_until(lambda: status(redis, "j") == "finished")
+    assert redis.xlen("rq:results:j") == 1
+    assert not redis.hexists("rq:worker:a", "death")
+    assert redis.smembers("rq:workers") == {b"rq:worker:a"}
+
+
 def test_a_bug_in_the_cycle_ends_the_worker_with_an_error_and_its_jobs_survive(
     redis: Redis, scripted: Callable[..., WorkerProcess]
 ) -> None:

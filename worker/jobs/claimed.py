@@ -11,7 +11,8 @@ from tokenloom.schemas.requests import Request
 
 if TYPE_CHECKING:
     from rq.executions import Execution
-    from rq.job import Job
+
+    from .guarded import GuardedJob
 
 #: Why a running job must end: RQ's job.cancel() or job.delete(), RQ's job timeout, or RQ's stop-job.
 Interruption = Literal["cancelled", "timeout", "stopped"]
@@ -28,7 +29,7 @@ class Claimed:
     time.monotonic() at which RQ's job timeout strikes, or None.
     """
 
-    job: Job
+    job: GuardedJob
     execution: Execution
     session: str | None
     request: Request | None

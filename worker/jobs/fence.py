@@ -32,8 +32,6 @@ class FencedPipeline(Pipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         try:
             return self._execute(raise_on_error)
-        except WatchError:
-            raise
         except Exception as error:
             self._link.trouble = error
             raise

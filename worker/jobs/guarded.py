@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn, cast
 
-from rq.job import Job
+from redis.client import Pipeline
+from rq.job import Job, JobStatus
 
 
 class GuardedJob(Job):
@@ -33,6 +34,14 @@ class GuardedJob(Job):
     @property
     def stopped_callback(self) -> Callable[..., Any] | None:
         return super().stopped_callback if self._may("stopped_callback") else None
+
+    def set_status(self, status: JobStatus, pipeline: Pipeline | None = None) -> None:
+        """RQ's, but never on its own: RQ marks a retry as scheduled ahead of the transaction that schedules it, which
+        writes the status again. In between, a killed worker would lose the job.
+        """
+        self._status = status
+        if pipeline is not None:
+            super().set_status(status, pipeline)
 
     @property
     def func(self) -> NoReturn:

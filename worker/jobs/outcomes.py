@@ -153,6 +153,8 @@ class RedisOutcomes:
         claimed, finalizer = ending.claimed, self._finalizer
         job, execution = claimed.job, claimed.execution
         if not ending.ready:
+            if claimed.job.callback_names() and not finalizer.link.exists(execution.key):
+                raise Lost(execution.key)  # before its callbacks run
             self._prepare(ending)
             ending.ready = True
         before = dict(vars(job))

@@ -88,7 +88,7 @@ class Pulse:
         lease = self._lease
         incarnation = lease.incarnation
         pipe = self._link.pipeline(transaction=False)
-        stats = {**self._findings.stats(), "requeued": self.requeued, "buried": self.buried}
+        stats = {"buried": self.buried, **self._findings.stats()}
         arguments: list[str | int | float] = [
             lease.name,
             incarnation,

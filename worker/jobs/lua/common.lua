@@ -99,8 +99,7 @@ local function put_back(name, claimed, inbox, killer, alive)
     local origin = now[3] or ''
     redis.call('ZREM', key('jobs', name), id)
     end_executions(id, name)
-    -- RQ writes `scheduled` ahead of the transaction that schedules a retry; a job still in this list was not scheduled
-    if (now[1] == 'started' or now[1] == 'scheduled') and now[2] == name then
+    if now[1] == 'started' and now[2] == name then
       redis.call('HSET', job, 'status', 'queued', 'worker_name', '', 'started_at', '')
       if killer == '*' or killer == id then
         redis.call('HINCRBY', job, 'tokenloom_deaths', 1)
