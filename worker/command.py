@@ -19,7 +19,7 @@ class SettingsInHelp(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The settings, as a table."""
         with formatter.section("Settings (environment variables)"):
-            formatter.write_dl(setting_rows())
+            formatter.write_dl(setting_rows(), col_max=40)
 
 
 def setting_rows() -> list[tuple[str, str]]:

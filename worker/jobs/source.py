@@ -110,8 +110,8 @@ class JobSource:
                 int(in_turn),
                 MAX_STORED,
                 len(queues),
+                uuid4().hex[:28],
                 *(queue.key for queue in queues),
-                *(uuid4().hex for _ in range(most)),
             ],
         )
 

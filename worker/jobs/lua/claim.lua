@@ -3,7 +3,7 @@
 --
 -- ARGV: 1 me, 2 my incarnation, 3 most, 4 now (RQ's time format), 5 now (unix seconds), 6 seconds until RQ may call an
 --   execution abandoned, 7 "1" to take one job of each queue in turn, 8 most bytes of job data to return, 9 how many
---   queue keys follow, then the queue keys in order, then `most` execution ids.
+--   queue keys follow, 10 what the execution ids begin with, 28 hex digits; then the queue keys in order.
 -- Answer: {standing, claimed, unknown, skipped, routed, requeued, more}
 --   standing  1; or nothing was done, since 0 I was taken for dead, 2 RQ is suspended, 3 my lease has lapsed, but nobody
 --             has buried me, so that the next heartbeat may renew it
@@ -94,7 +94,7 @@ local function start(id, job, origin, sessions)
     epochs[2 * i - 1], epochs[2 * i] = session, epoch
   end
 
-  local execution = ARGV[9 + queues + #claimed + 1]
+  local execution = ARGV[10] .. string.format('%04x', #claimed)
   local both = id .. ':' .. execution
   local record = key('execution', id, execution)
   redis.call('HSET', job, 'status', 'started', 'worker_name', me, 'started_at', written, 'last_heartbeat', written, 'origin', origin)
@@ -185,8 +185,8 @@ end
 
 local lists, from = {key('inbox', me)}, {''}
 for i = 1, queues do
-  lists[i + 1] = ARGV[9 + i]
-  from[i + 1] = string.sub(ARGV[9 + i], #names.queue - 1)
+  lists[i + 1] = ARGV[10 + i]
+  from[i + 1] = string.sub(ARGV[10 + i], #names.queue - 1)
 end
 while wanted() and advance(lists[1], from[1]) do end
 if in_turn then
