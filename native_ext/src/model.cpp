@@ -202,7 +202,7 @@ void Model::check_memory() const {
     const auto available = available_memory();
     if (available && weight_bytes_ > *available) {
         file_.fail("the weights take " + std::to_string(weight_bytes_) + " bytes and this process may use " +
-                   std::to_string(*available) + " (free memory and cgroup limit); take a smaller or more strongly quantized model");
+                   std::to_string(*available) + " bytes (free memory and cgroup limit); take a smaller or more strongly quantized model");
     }
 }
 

@@ -1,8 +1,8 @@
 """The engine agrees with llama.cpp on a real model: SmolLM2-135M as float16 and as it comes, in Q4_1.
 
-llama.cpp's server gives log-probabilities, not logits: here for the whole vocabulary at the ends of the prompts, and for
-the 2,000 most likely tokens elsewhere. They differ from logits by one number a row, so where every logit of a row is
-within d, every log-probability is within 2 d; the limit of 0.15 for logits is applied to them all the same.
+llama.cpp's server gives log-probabilities, not logits: here for the whole vocabulary at the ends of the prompts, and
+for the 2,000 most likely tokens elsewhere. They differ from logits by one number a row, so where every logit of a row
+is within d, every log-probability is within 2 d; the limit of 0.15 for logits is applied to them all the same.
 """
 
 from __future__ import annotations
