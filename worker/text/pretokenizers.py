@@ -6,8 +6,9 @@ where ``\s`` and ``\p{..}`` are Unicode's and ``&&`` intersects character classe
 
 What a name stands for is what llama.cpp makes of it, tested piece by piece against it. In a few families that differs
 from the tokenizer the model was published with: llama.cpp tells upper case from lower case in ASCII letters only
-(``tekken``, ``gpt-4o``) or not at all (``youtu``). Names are left out whose meaning
-depends on the C++ library that llama.cpp was built with (``tiny_aya``) and those of models that do not generate text.
+(``tekken``, ``gpt-4o``) or not at all (``youtu``). Names are left out whose meaning depends on the C++ library that
+llama.cpp was built with (``tiny_aya``) and those of models that do not generate text. Characters are classed by Unicode
+16, where llama.cpp has version 15: letters of the few scripts added since are letters here and symbols there.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ class Tokenizer:
         ids: list[int] = []
         for piece in pieces:
             if isinstance(piece, str):
+                # What comes next is a special token or nothing: no two pieces of text are neighbours.
                 ids += self._encoder.encode(piece, after_special=after_special)
-                after_special = False
             else:
                 ids.append(piece)
                 after_special = True
