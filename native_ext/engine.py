@@ -13,8 +13,8 @@ The contract, in prose:
 - One thread at a time may call an engine. ``forward`` releases the GIL.
 - Two entries of one batch may name the same sequence: their tokens abut, in batch order.
 
-Engines register under the entry-point group ``tokenloom.engines``; the value is a callable taking ``EngineSettings`` and
-returning an ``Engine``. This module imports nothing heavy, so that a third-party engine can depend on it alone.
+Engines register under the entry-point group ``tokenloom.engines``; the value is a callable taking ``EngineSettings``
+and returning an ``Engine``. This module imports nothing heavy, so that a third-party engine can depend on it alone.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ class Sampling:
     highest logit, lowest id among equals), temperature, top-k, top-p, min-p, and one draw.
 
     - ``seed``: 64 bits unsigned. The draw is Philox4x32-10 with key = seed and counter = position of the sampled token.
-    - ``top_k`` 0, ``top_p`` 1.0 and ``min_p`` 0.0 switch the filter off. ``top_p`` keeps the smallest set of most likely
-      tokens whose probabilities sum to at least top_p; ``min_p`` keeps those at least min_p times as likely as the best.
+    - ``top_k`` 0, ``top_p`` 1.0 and ``min_p`` 0.0 switch the filter off. ``top_p`` keeps the smallest set of most
+      likely tokens whose probabilities sum to at least top_p; ``min_p`` keeps those at least min_p times as likely as
+      the best.
     - ``repetition_penalty``: logits of tokens seen in the window are divided (positive) or multiplied (negative) by it;
       ``presence_penalty`` and ``frequency_penalty`` are subtracted once, and once per occurrence. The window is the
       last ``penalty_window`` tokens of the sequence, prompt included; -1 means all of it.
@@ -206,8 +207,10 @@ class Engine(Protocol):
         """How many tokens of the sequence have cells."""
 
     def pages_needed(self, growth: Mapping[int, int]) -> int:
-        """Pages a batch appending ``growth[sequence]`` tokens to each sequence would take from the free ones,
-        copies of shared, partly filled pages included."""
+        """Pages that a batch appending ``growth[sequence]`` tokens to each sequence would take from the free ones.
+
+        Copies of shared, partly filled pages are included.
+        """
 
     def pages_held(self, sequence: int) -> int:
         """Pages that ``remove`` of this sequence alone would free."""

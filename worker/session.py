@@ -23,8 +23,8 @@ class Session:
 
     ``log`` holds the committed log's words, token ids with their flags (see tokenloom.schemas.log), and nothing else.
     ``sequence`` is the engine's number while cells are resident; how many of the log's tokens they hold, only the
-    engine knows. ``epoch`` fences every write. ``waiting`` are its jobs in order, ``running`` the step at work, which is
-    no longer in ``waiting``.
+    engine knows. ``epoch`` fences every write. ``waiting`` are its jobs in order, ``running`` the step at work, which
+    is no longer in ``waiting``.
     """
 
     id: str

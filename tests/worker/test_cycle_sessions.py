@@ -94,7 +94,8 @@ def test_a_clone_of_committed_tokens_passes_the_running_step(rig: Rig) -> None:
     )
     rig.cycle.turn()
     rig.cycle.turn()
-    assert early in rig.outcomes.results and running not in rig.outcomes.results
+    assert early in rig.outcomes.results
+    assert running not in rig.outcomes.results
     rig.turn()
     assert rig.outcomes.order[-3:] == [early, running, late]
     assert rig.log("early") == rig.log("s")[:5]
