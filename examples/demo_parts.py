@@ -161,7 +161,7 @@ class Reader:
         while not done():
             if time.monotonic() > deadline:
                 return False
-            time.sleep(0.005)
+            time.sleep(0.02)
         return True
 
     def close(self) -> None:
