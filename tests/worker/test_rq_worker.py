@@ -111,14 +111,13 @@ def test_another_worker_takes_over_when_the_lease_lapses(redis: Redis, scripted:
     a = scripted(name="a", lease=1, heartbeat=0.2)
     enqueue(redis, "s", "j", kwargs={"text": "hang"})
     wait_until(lambda: redis.llen("began") == 1)
-    b = scripted(name="b", lease=1, heartbeat=0.2)
+    scripted(name="b", lease=1, heartbeat=0.2)
     enqueue(redis, "s", "k", kwargs={"generation": {"max_tokens": 1}})
     wait_until(lambda: ids(redis, KEYS.worker_inbox("a")) == ["k"] or status(redis, "k") == "started")
     a.kill()
     wait_until(lambda: began(redis).count("b:s:j") == 1 and "b:s:k" in began(redis), 5)
     assert began(redis).index("b:s:j") < began(redis).index("b:s:k")
     assert redis.hget("rq:job:j", "tokenloom_deaths") == b"1"
-    assert "worker a is dead" in b.output() or "b:s:j" in began(redis)
 
 
 def test_a_stopped_process_loses_its_jobs_and_finds_out(redis: Redis, scripted: Callable[..., WorkerProcess]) -> None:
@@ -193,7 +192,6 @@ def test_rq_info_shows_what_the_worker_does(
     shown = info()
     assert "busy" in shown
     assert "1 workers" in shown
-    assert "1 started" in shown or "0 jobs total" in shown or "steps" in shown
     worker.kill()
     info()
     assert status(redis, "j") == "started", "whoever looks must not fail a dead worker's job"
