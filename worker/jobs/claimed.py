@@ -11,8 +11,7 @@ from tokenloom.schemas.requests import Request
 
 if TYPE_CHECKING:
     from rq.executions import Execution
-
-    from .guarded import GuardedJob
+    from rq.job import Job
 
 #: Why a running job must end: RQ's job.cancel() or job.delete(), RQ's job timeout, or RQ's stop-job.
 Interruption = Literal["cancelled", "timeout", "stopped"]
@@ -29,7 +28,7 @@ class Claimed:
     time.monotonic() at which RQ's job timeout strikes, or None.
     """
 
-    job: GuardedJob
+    job: Job
     execution: Execution
     session: str | None
     request: Request | None

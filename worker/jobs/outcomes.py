@@ -23,6 +23,7 @@ from .active import ActiveJobs
 from .claimed import Claimed, Interruption
 from .fence import Lost
 from .finalizer import ExcInfo, Finalizer
+from .guarded import GuardedJob
 
 log = logging.getLogger("rq.worker")
 
@@ -153,7 +154,8 @@ class RedisOutcomes:
         claimed, finalizer = ending.claimed, self._finalizer
         job, execution = claimed.job, claimed.execution
         if not ending.ready:
-            if claimed.job.callback_names() and not finalizer.link.exists(execution.key):
+            brings_callbacks = isinstance(job, GuardedJob) and job.callback_names()
+            if brings_callbacks and not finalizer.link.exists(execution.key):
                 raise Lost(execution.key)  # before its callbacks run
             self._prepare(ending)
             ending.ready = True
