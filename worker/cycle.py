@@ -141,11 +141,12 @@ class Cycle:
         self._accepting = False
 
     def surrender(self) -> list[Claimed]:
-        """Give up every unfinished job, for whoever takes it next: all it did is committed. Releases idle sessions."""
-        unfinished = self.table.unfinished()
+        """Give up every unfinished job, for whoever takes it next: all it did is committed.
+
+        Sessions stay ours until the lease ends, so that no newer job of theirs overtakes these.
+        """
         self._save_table()
-        self.store.release(session for session in self.table.sessions.values() if not session.busy)
-        return unfinished
+        return self.table.unfinished()
 
     def forget(self, sessions: Iterable[str] | None = None) -> None:
         """The lease was lost: drop these sessions (None: all) and their jobs, and touch nothing in Redis."""

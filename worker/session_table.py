@@ -70,11 +70,13 @@ class SessionTable:
     def _line_up(self, waiting: Waiting) -> None:
         former = self._jobs.get(waiting.id)
         self._jobs[waiting.id] = waiting
+        waiting.claimed.expires = None
         if former is not None:  # delivered again while still here: the newer claim stands
             self._outcomes.drop(former.claimed)
             step = self._running(former)
             if step is not None:
                 step.claimed = waiting.claimed
+                step.claimed.expires = former.claimed.expires
                 return
             self._leave(former)
         now = time.monotonic()
@@ -131,6 +133,8 @@ class SessionTable:
         """The step leaves the line and runs; its job has not ended."""
         self._leave(self._jobs[step.id])
         step.session.running = step
+        if step.claimed.timeout is not None:
+            step.claimed.expires = time.monotonic() + step.claimed.timeout
 
     def end(self, waiting: Waiting) -> None:
         """The job has ended."""
@@ -191,8 +195,7 @@ class SessionTable:
             if not session.busy and session.sequence is None and session.used < limit
         ]
         if idle:
-            self._store.release(idle)
-            for session in idle:
+            for session in self._store.release(idle):
                 del self.sessions[session.id]
 
     def expire(self, idle_ttl: int) -> None:

@@ -8,7 +8,7 @@ through any trouble with the connection until Redis has answered, and a caller n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha1
 from importlib.resources import files
@@ -25,6 +25,7 @@ from tokenloom.schemas.keys import Keys
 from tokenloom.schemas.log import words
 from tokenloom.schemas.records import JobRecord, StepRecord
 
+from .jobs.scripts import suspect_key
 from .retrying import Retrying, transient
 from .session import Session
 from .settings import WorkerSettings
@@ -181,14 +182,19 @@ class Store:
             )
         )
 
-    def release(self, sessions: Iterable[Session]) -> None:
-        """Give up sessions that have no work here, so that any worker may take them."""
+    def release(self, sessions: Sequence[Session]) -> list[Session]:
+        """Give up sessions that have no work here, so that any worker may take them; those that are not ours any more.
+
+        While jobs wait in this worker's inbox none is given up: one of them may be for such a session.
+        """
+        inbox = self.keys.worker_inbox(self.owner.rpartition("#")[0])
 
         def ask(pipe: Pipeline) -> None:
             for session in sessions:
-                pipe.evalsha(self._sha["release"], 1, self.keys.session(session.id), self.owner, session.epoch)
+                keys = (self.keys.session(session.id), inbox)
+                pipe.evalsha(self._sha["release"], 2, *keys, self.owner, session.epoch)
 
-        self._ask(ask)
+        return [session for session, answer in zip(sessions, self._ask(ask), strict=True) if answer]
 
     def forget_unused(self, since: float) -> None:
         """Take sessions not used since then (unix seconds) off the list; their keys expire by themselves."""
@@ -206,8 +212,8 @@ class Store:
 
     def mark_suspect(self, worker: str, job: str | None) -> None:
         """Tell whoever may find this worker dead that this job alone was running; None takes it back."""
-        key = self.keys.worker(worker)
-        self._ask(lambda pipe: pipe.hdel(key, "suspect") if job is None else pipe.hset(key, "suspect", job))
+        key = suspect_key(self.keys, worker)
+        self._ask(lambda pipe: pipe.delete(key) if job is None else pipe.set(key, job))
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

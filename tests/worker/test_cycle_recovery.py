@@ -13,6 +13,7 @@ from tokenloom.native_ext.engine import Engine, EngineError
 from tokenloom.schemas.errors import TokenloomError
 from tokenloom.schemas.generation import Generation
 from tokenloom.schemas.requests import CloneRequest, CloseRequest, OpenRequest, RewindRequest, StepRequest
+from tokenloom.worker.jobs.scripts import suspect_key
 
 MakeRig = Callable[..., Rig]
 
@@ -261,7 +262,7 @@ def test_a_suspect_runs_alone_and_marked(make_rig: MakeRig, fake: Callable[..., 
 
     class Watching(Breaking):
         def forward(self, batch: Any) -> Any:
-            batches.append((len(batch), rig.redis.hget(rig.keys.worker("W"), "suspect")))
+            batches.append((len(batch), rig.redis.get(suspect_key(rig.keys, "W"))))
             return super().forward(batch)
 
     first = make_rig(worker="V")

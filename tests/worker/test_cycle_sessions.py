@@ -311,3 +311,28 @@ def test_an_unused_session_expires_when_told_so(make_rig: Callable[..., Rig]) ->
     assert not rig.redis.keys("tokenloom:{s}:*")
     (error,) = rig.run(step("s", [1]))
     assert error.code == "no_such_session"
+
+
+def test_a_session_without_cells_and_work_is_released_unless_a_job_may_be_on_its_way(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.worker.session_table.IDLE_OWNED", -1.0)
+    rig.run(OpenRequest(session="s"))
+    rig.redis.rpush(rig.keys.worker_inbox("W"), "some-job")
+    rig.cycle.table.release_idle()
+    assert rig.redis.hget(rig.keys.session("s"), "owner") == b"W#1"
+    rig.redis.delete(rig.keys.worker_inbox("W"))
+    rig.cycle.table.release_idle()
+    assert rig.redis.hget(rig.keys.session("s"), "owner") is None
+    assert not rig.cycle.table.sessions
+    assert rig.run(step("s", [1]))[0].reason == "length"
+
+
+def test_rqs_job_timeout_counts_from_the_start_of_the_step(rig: Rig) -> None:
+    rig.run(OpenRequest(session="s"))
+    first = rig.claim(step("s", [1]), timeout=50.0, expires=time.monotonic() + 50)
+    second = rig.claim(step("s", [1]), timeout=50.0, expires=time.monotonic() + 50)
+    rig.take(first, second)
+    rig.cycle.turn()
+    assert first.expires is not None
+    assert second.expires is None, "it waits behind the first"

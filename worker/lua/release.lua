@@ -1,10 +1,14 @@
 -- Give up ownership of a session that has no work here. A hash that was never opened goes away.
 --
--- KEYS: 1 session hash. ARGV: 1 me (NAME#INCARNATION), 2 epoch.
--- Answer: 1, or 0 when it was not mine any more.
+-- KEYS: 1 session hash, 2 my inbox. ARGV: 1 me (NAME#INCARNATION), 2 epoch.
+-- Answer: 1 when the session is not mine now; 0 when it stays mine, since a job in my inbox may be for it and has to
+-- come before whatever another worker would take from the queue.
 
 local now = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'state')
 if now[1] ~= ARGV[1] or now[2] ~= ARGV[2] then
+  return 1
+end
+if redis.call('LLEN', KEYS[2]) > 0 then
   return 0
 end
 if now[3] then
