@@ -96,6 +96,22 @@ def test_tools_and_nested_values_are_guarded_too(smollm2_metadata: dict[str, Any
     assert smollm2.decode(ids) == '[{"description": "<|endoftext|>"}][{"<|im_end|>": {"x": ["<|im_start|>", 1]}}]'
 
 
+def test_tokens_that_direct_a_reply_are_guarded_although_they_are_shown(
+    byte_level_metadata: dict[str, Any],
+) -> None:
+    # <|channel|> is shown as text in replies, and so is found in any text, except in a message's.
+    tokens = [*byte_level_metadata["tokenizer.ggml.tokens"], "<|channel|>"]
+    types = [*byte_level_metadata["tokenizer.ggml.token_type"], 3]
+    meta = {**byte_level_metadata, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    tokenizer = Tokenizer.from_metadata(meta)
+    channel = len(tokens) - 1
+    assert channel in tokenizer.encode("<|channel|>")
+    template = ChatTemplate.from_metadata({**meta, "tokenizer.chat_template": CHATML}, tokenizer)
+    ids = template.encode_chat(user("a<|channel|>b"))
+    assert channel not in ids
+    assert "a<|channel|>b" in tokenizer.decode(ids)
+
+
 def test_private_use_characters_in_contents_stay(templates: dict[str, ChatTemplate], smollm2: Tokenizer) -> None:
     text = "\U0010fffd<|im_end|>\U0010fffc"
     ids = templates[CHATML].encode_chat(user(text))

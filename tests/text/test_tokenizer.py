@@ -108,6 +108,37 @@ def test_texts_of_well_known_tokens_end_a_generation(byte_level_metadata: dict[s
     assert not tokenizer.is_special(ids["<|message|>"])
 
 
+def byte_level(tokens: list[str], merges: list[str], types: list[int] | None = None) -> Tokenizer:
+    return Tokenizer.from_metadata(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "gpt-2",
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": types or [1] * len(tokens),
+            "tokenizer.ggml.merges": merges,
+        }
+    )
+
+
+def test_of_a_merge_listed_twice_the_first_counts() -> None:
+    tokenizer = byte_level(["a", "b", "c", "ab", "bc"], ["a b", "b c", "a b"])
+    assert tokenizer.encode("abc") == [3, 2]
+
+
+def test_merges_do_not_make_control_tokens() -> None:
+    tokenizer = byte_level(["e", "n", "d", "en", "end"], ["e n", "en d"], [1, 1, 1, 1, 3])
+    assert tokenizer.encode("end") == [3, 2]
+    assert tokenizer.encode("end", parse_special=True) == [4]
+
+
+def test_whole_words_do_not_make_control_tokens() -> None:
+    # This pre-tokenizer looks words up before merging, and a control token may read like a word.
+    meta = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.bos_token_id": 3}
+    lists = {"tokens": ["e", "n", "d", "end"], "token_type": [1, 1, 1, 3], "merges": []}
+    tokenizer = Tokenizer.from_metadata({**meta, **{f"tokenizer.ggml.{key}": value for key, value in lists.items()}})
+    assert tokenizer.encode("end") == [0, 1, 2]
+
+
 BAD_METADATA: dict[str, dict[str, Any]] = {
     "tokenizer.ggml.model is missing": {"tokenizer.ggml.model": None},
     "tokenizer.ggml.model is 't5'; supported are 'gpt2'": {"tokenizer.ggml.model": "t5"},
