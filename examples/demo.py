@@ -149,7 +149,9 @@ def play(client: Client, worker: Worker) -> int:
     reader = Reader(client, screen.show)
     run = Play(client, reader, "")
 
-    print(f"\nEight sessions are opened at once. Each gets a prompt and {FIRST} tokens; this is what their streams say:\n")
+    print(
+        f"\nEight sessions are opened at once, each gets a prompt and {FIRST} tokens. This is what their streams say:\n"
+    )
     run.first_round()
     print(f"\nThe session {CLONED!r} is cloned into four, and half of {REWOUND!r}'s answer is taken back.")
     before, after = run.branch()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 from pydantic_core import PydanticUndefined
 
@@ -61,7 +63,30 @@ def worker(arguments: tuple[str, ...]) -> None:
     from rq.cli.cli import main
     from rq.cli.workers import worker as _  # noqa: F401 - adds the command
 
-    main(args=rq_arguments(arguments), prog_name="rq")
+    given = rq_arguments(arguments)
+    check_redis(arguments)
+    main(args=given, prog_name="rq")
+
+
+def check_redis(arguments: tuple[str, ...]) -> None:
+    """Raises click.ClickException when there is no Redis where RQ would look for it, with what to do."""
+    from redis import Redis
+    from redis.exceptions import ConnectionError, TimeoutError
+    from rq.cli.workers import worker as rq_worker
+
+    given = rq_worker.make_context("worker", list(arguments), resilient_parsing=True).params
+    if given.get("config"):  # a Python module, which RQ imports
+        return
+    url = given.get("url") or os.environ.get("RQ_REDIS_URL") or "redis://localhost:6379/0"
+    try:
+        with Redis.from_url(url) as client:
+            client.ping()
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        address = url.rpartition("@")[2]
+        raise click.ClickException(
+            f"no Redis at {address} ({error}): start one, for example with `valkey-server`, or name another with --url "
+            "or RQ_REDIS_URL"
+        ) from None
 
 
 def rq_arguments(arguments: tuple[str, ...]) -> list[str]:

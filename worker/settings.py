@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -104,11 +107,13 @@ class WorkerSettings(BaseSettings):
 
 
 def load_settings() -> WorkerSettings:
-    """Settings from the environment. Raises SettingsError naming each variable that is wrong."""
+    """Settings from the environment. Raises SettingsError naming each variable that is wrong, or misspelt."""
     try:
         settings = WorkerSettings()
     except ValidationError as error:
         raise SettingsError(explain(error)) from None
+    if wrong := misspelt(os.environ):
+        raise SettingsError("\n".join(f"{name} is not a setting; {meant} is" for name, meant in wrong.items()))
     if settings.model is None and settings.engine != "fake":
         raise SettingsError(
             f"{PREFIX}MODEL is not set: give the path of a GGUF model file, e.g. {PREFIX}MODEL=model.gguf"
@@ -121,5 +126,12 @@ def explain(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         name = PREFIX + ".".join(str(part) for part in item["loc"]).upper()
-        lines.append(f"{name}={item['input']!r}: {item['msg']}")
+        lines.append(f"{name}={item['input']!r}: {item['msg'].removeprefix('Value error, ')}")
     return "\n".join(lines)
+
+
+def misspelt(names: Iterable[str]) -> dict[str, str]:
+    """Variables that are no settings but look like one: name -> the setting that was probably meant."""
+    known = [f"{PREFIX}{name.upper()}" for name in WorkerSettings.model_fields]
+    unknown = [name for name in names if name.startswith(PREFIX) and name not in known]
+    return {name: close[0] for name in unknown if (close := get_close_matches(name, known, n=1, cutoff=0.9))}
