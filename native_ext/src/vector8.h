@@ -17,6 +17,7 @@ namespace tokenloom {
 
 using Float8 = float __attribute__((vector_size(32)));
 using Int8 = int32_t __attribute__((vector_size(32)));
+using Unsigned8 = uint32_t __attribute__((vector_size(32)));
 
 inline __attribute__((always_inline)) void load8(Float8& out, const float* p) { std::memcpy(&out, p, sizeof(out)); }
 
@@ -68,9 +69,9 @@ inline __attribute__((always_inline)) Float8 exp8(Float8 x) {
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    Int8 exponent;
+    Unsigned8 exponent;  // unsigned: of a NaN it is anything, and may wrap
     std::memcpy(&exponent, &shifted, sizeof(exponent));
-    Int8 bits;
+    Unsigned8 bits;
     std::memcpy(&bits, &p, sizeof(bits));
     bits += exponent << 23;  // the integer sits in shifted's low bits; the magic number's own shift out
     std::memcpy(&p, &bits, sizeof(p));
