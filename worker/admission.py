@@ -48,7 +48,7 @@ class Admission:
         generation = request.generation.over(session.defaults).over(BUILT_IN)
         self._check_ids(generation)
         former = waiting.record
-        if isinstance(former, StepRecord) and self._goes_on(former, session):
+        if isinstance(former, StepRecord) and self._goes_on(waiting.id, former, session):
             return self._resume(waiting, session, generation, former), None
         tokens = self._input(request, session)
         self._check_room(session, len(tokens), generation)
@@ -64,9 +64,9 @@ class Admission:
             ]
         return step, write
 
-    def _goes_on(self, record: StepRecord, session: Session) -> bool:
-        """Whether the log ends where the former run left it; else other jobs came between and the step starts anew."""
-        return record.began > 0 and record.base + record.appended + record.generated == session.length
+    def _goes_on(self, job: str, record: StepRecord, session: Session) -> bool:
+        """Whether the log is as the former run left it; else other jobs came between and the step starts anew."""
+        return session.writer == job and record.base + record.appended + record.generated == session.length
 
     def _resume(self, waiting: Waiting, session: Session, generation: Generation, record: StepRecord) -> Step:
         step = self._step(waiting, session, generation, record)
@@ -90,7 +90,7 @@ class Admission:
             self._check_tokens("tokens", request.tokens)
             tokens = request.tokens
         elif request.text is not None:
-            tokens = self.texts.encode(request.text, first=session.length == 0)
+            tokens = self.texts.encode(request.text, session.ids(-1) if session.length else [])
         elif request.messages is not None:
             tokens = self.texts.encode_chat([m.model_dump() for m in request.messages], session.ids())
         else:

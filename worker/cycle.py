@@ -384,6 +384,8 @@ class Cycle:
         held = True
         for write, answer in written:
             if answer.held:
+                if write.writes:
+                    write.session.writer = write.job
                 continue
             held = False
             if answer.status == "lost":

@@ -161,5 +161,5 @@ def _early_reason(waiting: Waiting, request: StepRequest) -> FinishReason | None
 
 
 def _not_begun(session: Session) -> StepRecord:
-    """The record of a step that never began: ``began`` 0 tells it from one that can be taken up again."""
+    """The record of a step that never began."""
     return StepRecord(base=session.length, appended=0, began=0.0)

@@ -24,7 +24,7 @@ class Session:
     ``log`` holds the committed log's words, token ids with their flags (see tokenloom.schemas.log), and nothing else.
     ``sequence`` is the engine's number while cells are resident; how many of the log's tokens they hold, only the
     engine knows. ``epoch`` fences every write. ``waiting`` are its jobs in order, ``running`` the step at work, which
-    is no longer in ``waiting``.
+    is no longer in ``waiting``. ``writer`` is the job that last changed the log.
     """
 
     id: str
@@ -36,6 +36,7 @@ class Session:
     parent: str | None = None
     forked_at: int = 0
     made_by: str | None = None
+    writer: str = ""
     log: array[int] = field(default_factory=lambda: array("I"))
     sequence: int | None = None
     waiting: deque[Waiting] = field(default_factory=deque)

@@ -54,6 +54,11 @@ class Write:
     events: Sequence[Versioned] = ()
     ttl: int | None = None
 
+    @property
+    def writes(self) -> bool:
+        """Whether the job becomes the log's last writer."""
+        return self.begin or self.reset or self.cut is not None or bool(self.append)
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -256,6 +261,7 @@ class Store:
             "done": write.done,
             "begin": write.begin,
             "reset": write.reset,
+            "writes": write.writes,
         }
         if write.cut is not None:
             plan["cut"] = write.cut
@@ -293,6 +299,7 @@ def session_of(name: str, epoch: int, fields: Mapping[bytes, bytes], log: bytes)
         defaults=Generation.model_validate(decode(fields[b"defaults"])) if b"defaults" in fields else None,
         parent=fields[b"parent"].decode() if b"parent" in fields else None,
         forked_at=int(fields.get(b"forked_at", b"0")),
+        writer=fields.get(b"writer", b"").decode(),
         made_by=fields[b"made_by"].decode() if b"made_by" in fields else None,
         log=words(log[: length * 4]),
     )

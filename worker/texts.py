@@ -29,9 +29,16 @@ class Texts:
         """The model's own end-of-generation tokens."""
         return frozenset() if self._tokenizer is None else self._tokenizer.stop_tokens
 
-    def encode(self, text: str, *, first: bool) -> list[int]:
-        """Tokens of raw text, special tokens understood; ``first`` begins with the model's BOS, if it wants one."""
-        return self._checked("text", lambda: self._need_tokenizer().encode(text, parse_special=True, add_bos=first))
+    def encode(self, text: str, last: Sequence[int]) -> list[int]:
+        """Tokens of raw text behind the log's ``last`` tokens; special tokens are understood.
+
+        An empty log begins with the model's BOS, if it wants one.
+        """
+        tokenizer = self._need_tokenizer()
+        continues = bool(last) and not tokenizer.is_special(last[-1])
+        return self._checked(
+            "text", lambda: tokenizer.encode(text, parse_special=True, add_bos=not last, continues=continues)
+        )
 
     def encode_chat(self, messages: Sequence[dict[str, Any]], log: Sequence[int]) -> list[int]:
         """Tokens of chat turns, as the start of a conversation or as the continuation of the one in ``log``."""

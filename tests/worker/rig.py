@@ -69,7 +69,7 @@ class Rig:
         self.owner = f"{worker}#{incarnation}"
         redis.hset(self.keys.worker(worker), "incarnation", incarnation)
         store = Store(redis, self.keys, self.owner, self.settings)
-        self.cycle = Cycle(engine, Texts(engine.metadata), store, self.outcomes, self.settings, worker)
+        self.cycle = Cycle(engine, texts_of(engine), store, self.outcomes, self.settings, worker)
 
     def own(self, session: str) -> int:
         """Make this worker the session's owner, as the claim script does; its epoch."""
@@ -121,6 +121,16 @@ class Rig:
     def events(self, session: str) -> list[Any]:
         entries = self.redis.xrange(self.keys.events(session))
         return [EVENT.validate_python(decode(fields[b"e"])) for _, fields in entries]
+
+
+_texts: dict[str, Texts] = {}
+
+
+def texts_of(engine: Engine) -> Texts:
+    """The engine's text, built once a model."""
+    return _texts.setdefault(
+        engine.geometry.fingerprint, _texts.get(engine.geometry.fingerprint) or Texts(engine.metadata)
+    )
 
 
 def joined(events: Sequence[Any], inherited: Sequence[int] = ()) -> list[int]:

@@ -277,3 +277,28 @@ def test_a_suspect_runs_alone_and_marked(make_rig: MakeRig, fake: Callable[..., 
     assert (1, b"suspect") in batches
     assert all(size == 1 for size, mark in batches if mark)
     assert (3, None) in batches
+
+
+def test_a_failed_step_is_not_taken_up_on_a_log_that_only_has_the_right_length(
+    make_rig: MakeRig, fake: Callable[..., Engine]
+) -> None:
+    engine = Breaking(fake(), 66)
+    rig = make_rig(engine)
+    rig.run(OpenRequest(session="s", seed=1))
+    (error,) = rig.run(rig.claim(step("s", [1, 66]), "j"))
+    assert error.code == "engine"
+    engine.tokens.clear()
+    rig.run(RewindRequest(session="s", to=0), step("s", [5, 6], max_tokens=0))
+    rig.outcomes.errors.clear()
+    (done,) = rig.run(rig.claim(step("s", [1, 66]), "j"))
+    assert rig.log("s") == [5, 6, 1, 66, *done.tokens]
+
+
+def test_jobs_from_before_a_session_was_opened_anew_are_remembered(make_rig: MakeRig) -> None:
+    requests = [OpenRequest(session="s", seed=1), CloseRequest(session="s"), OpenRequest(session="s", seed=2)]
+    first = make_rig()
+    first.run(*(first.claim(request, f"j{i}") for i, request in enumerate(requests)))
+    second = make_rig(worker="V")
+    results = second.run(*(second.claim(request, f"j{i}", deaths=1) for i, request in enumerate(requests)))
+    assert [result.model_dump().get("seed") for result in results] == [1, None, 2]
+    assert second.redis.hget(second.keys.session("s"), "state") == b"open"

@@ -11,7 +11,8 @@
 --   begin         the job starts (again): it is not among the finished any more
 --   remember      how many finished jobs to keep
 --   set           field, value, ... for the session hash
---   reset         true: drop the old log, steps and cancel marks first (opening anew)
+--   reset         true: drop the old log and settings first (opening anew); what is known of jobs stays
+--   writes        true: the job is now the log's last writer, and only it may take up where it left
 --   cut           new length of the log in tokens, before appending
 --   append        bytes for the log
 --   events        event bodies, in order; channel, kept: where to publish, how many to keep
@@ -41,8 +42,12 @@ if length ~= w.length or redis.call('STRLEN', log) ~= length * 4 then
 end
 
 if w.reset then
-  redis.call('DEL', session, log, steps, finished)
-  redis.call('HSET', session, 'owner', w.owner, 'epoch', w.epoch)
+  redis.call('DEL', log)
+  for _, name in ipairs(redis.call('HKEYS', session)) do
+    if name ~= 'owner' and name ~= 'epoch' and string.sub(name, 1, 7) ~= 'cancel:' then
+      redis.call('HDEL', session, name)
+    end
+  end
   length = 0
 end
 if w.cut and w.cut < length then
@@ -58,6 +63,9 @@ if w.append and #w.append > 0 then
   length = length + #w.append / 4
 end
 redis.call('HSET', session, 'length', length, unpack(w.set))
+if w.writes then
+  redis.call('HSET', session, 'writer', w.job)
+end
 redis.call('HSET', steps, w.job, w.record)
 if w.done then
   redis.call('HDEL', session, mark)
