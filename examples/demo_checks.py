@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tokenloom.producer import Client, Event, Session
 from tokenloom.schemas.events import AppendedEvent, FinishedEvent, OpenedEvent, RewoundEvent, TokensEvent
@@ -25,7 +26,7 @@ class Checks:
 
 def stored(client: Client, session: Session) -> list[Event]:
     """The session's stream, as it is in Redis."""
-    entries = client.connection.xrange(client.keys.events(session.id))
+    entries: Any = client.connection.xrange(client.keys.events(session.id))
     return [decode_event(fields[b"e"], id=id.decode()) for id, fields in entries]
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import compose_spec
 import pytest
+import redis as redis_py
 import yaml
 
+from valkey_server import find_binary, free_port
 from worker_process import rq_command
 
 ROOT = Path(__file__).parents[2]
@@ -86,3 +92,64 @@ def test_worker_command_is_one_that_rq_understands(services: dict[str, Any]) -> 
     shown = subprocess.run([rq_command(), *options, "--help"], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
     assert "Starts an RQ worker." in shown.stdout
+
+
+@pytest.fixture
+def running() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes of the test, killed when it ends."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(20)
+
+
+def test_compose_commands_work_together_outside_docker(
+    services: dict[str, Any], running: list[subprocess.Popen[bytes]], tmp_path: Path, model_path: Path
+) -> None:
+    """The three commands with their own environments; only addresses, paths and programs are those of here."""
+    port = free_port()
+    here = {
+        "redis://valkey:6379/0": f"redis://127.0.0.1:{port}/0",
+        "/models/smollm2-135m-instruct.gguf": str(model_path),
+        "valkey-server": find_binary(),
+        "rq": rq_command(),
+        "python": sys.executable,
+        "/examples/producer.py": str(ROOT / "examples" / "producer.py"),
+    }
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TOKENLOOM_", "RQ_", "REDIS_"))}
+
+    def start(name: str, *more: str) -> subprocess.Popen[bytes]:
+        command = [here.get(part, part) for part in shlex.split(services[name]["command"])]
+        environment = {k: here.get(v, v) for k, v in services[name].get("environment", {}).items()}
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*command, *more],
+                env={**inherited, **environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        running.append(process)
+        return process
+
+    def said(name: str) -> str:
+        return (tmp_path / f"{name}.log").read_text(errors="replace")
+
+    start("valkey", "--port", str(port), "--dir", str(tmp_path))
+    with redis_py.Redis.from_url(here["redis://valkey:6379/0"]) as client:
+        until = time.monotonic() + 20
+        while True:
+            try:
+                assert client.ping()
+                break
+            except redis_py.ConnectionError:
+                assert time.monotonic() < until, said("valkey")
+                time.sleep(0.02)
+    worker = start("worker")
+    demo = start("demo")
+    assert demo.wait(120) == 0, said("demo") + said("worker")
+    assert said("demo").count("tokens, ended by") == 2
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(float(services["worker"]["stop_grace_period"].removesuffix("s"))) == 0, said("worker")

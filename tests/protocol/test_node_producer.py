@@ -74,7 +74,8 @@ def shown(model: Any) -> Any:
 def test_both_languages_see_and_say_the_same(seen: Seen, client: Client) -> None:
     by_job: dict[str, list[Any]] = {}
     for session in (SESSION, *CLONES, f"{SESSION}.missing"):
-        for id, fields in client.connection.xrange(client.keys.events(session)):
+        entries: Any = client.connection.xrange(client.keys.events(session))
+        for id, fields in entries:
             event = decode_event(fields[b"e"], id=id.decode())
             if session == event.session and not (event.type == "opened" and session in CLONES):
                 by_job.setdefault(event.job, []).append({"id": event.id, **shown(event)})
@@ -83,7 +84,7 @@ def test_both_languages_see_and_say_the_same(seen: Seen, client: Client) -> None
     assert len(seen["records"]) == 12
     for job, record in seen["records"].items():
         session = seen["events"][job][0]["session"]
-        stored = client.connection.hget(client.keys.steps(session), job)
+        stored: Any = client.connection.hget(client.keys.steps(session), job)
         assert record == shown(decode_record(stored)), job
 
     for session, log in seen["logs"].items():
