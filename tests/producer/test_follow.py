@@ -22,7 +22,7 @@ def test_a_session_is_read_from_its_beginning_until_it_is_closed(
 ) -> None:
     worker.emit("a", "j1", OpenedEvent, seed=1)
     worker.step("a", "j2", ["A"])
-    background(lambda: (time.sleep(0.2), worker.emit("a", "j3", ClosedEvent)))
+    background(lambda: (time.sleep(0.2), worker.emit("a", "j3", ClosedEvent)))  # type: ignore[func-returns-value]
     events = list(client.session("a").events())
     assert [event.type for event in events] == ["opened", "appended", "tokens", "finished", "closed"]
     assert list(client.session("a").events(events[1].id)) == events[2:]

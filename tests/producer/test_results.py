@@ -116,7 +116,7 @@ def test_an_error_with_a_retry_left_is_not_the_end(client: Client, worker: Any, 
     usage = Usage(appended=0, generated=0)
     worker.emit("a", step.id, FinishedEvent, reason="error", length=0, usage=usage, error=error)
     job.set_status(JobStatus.SCHEDULED)
-    background(lambda: (time.sleep(0.3), worker.remember(result_of(step.id)), worker.succeed(step.id, None)))
+    background(lambda: (time.sleep(0.3), worker.remember(result_of(step.id)), worker.succeed(step.id, None)))  # type: ignore[func-returns-value]
     assert step.result(timeout=5) == result_of(step.id)
 
 
@@ -150,7 +150,7 @@ def test_a_result_of_a_run_before_the_job_was_requeued_is_not_taken(
     step = client.session("a").step("x")
     worker.fail(step.id, "[engine] the first run")
     step.job.set_status(JobStatus.QUEUED)
-    background(lambda: (time.sleep(0.3), worker.succeed(step.id, result_of(step.id))))
+    background(lambda: (time.sleep(0.3), worker.succeed(step.id, result_of(step.id))))  # type: ignore[func-returns-value]
     assert step.result(timeout=5) == result_of(step.id)
     assert client.step(step.id).result(timeout=5) == result_of(step.id)
 

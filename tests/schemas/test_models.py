@@ -81,7 +81,7 @@ EVENT_CASES = [
     ClosedEvent(**HEAD),
     ErrorEvent(**HEAD, error=ERROR),
 ]
-RECORD_CASES = [
+RECORD_CASES: list[StepRecord | JobRecord] = [
     StepRecord(base=1, appended=2, began=1.5),
     StepRecord(base=1, appended=2, generated=2, began=1, ended=2, reason="stop", result=STEP_RESULT),
     StepRecord(base=1, appended=0, began=1, ended=2, reason="error", error=ERROR),

@@ -119,7 +119,7 @@ class Rig:
         return unpack(self.redis.get(self.keys.log(session)) or b"")
 
     def events(self, session: str) -> list[Any]:
-        entries = self.redis.xrange(self.keys.events(session))
+        entries: Any = self.redis.xrange(self.keys.events(session))
         return [EVENT.validate_python(decode(fields[b"e"])) for _, fields in entries]
 
 

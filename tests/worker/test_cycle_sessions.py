@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rig import Rig, joined
@@ -210,7 +211,7 @@ def test_session_defaults_hold_unless_the_step_says_otherwise(rig: Rig) -> None:
     ],
 )
 def test_a_refused_job_says_why_on_the_channel_and_changes_nothing(
-    rig: Rig, request_: object, code: str, words: str
+    rig: Rig, request_: Any, code: str, words: str
 ) -> None:
     rig.run(OpenRequest(session="s"), step("s", [1, 2, 3], max_tokens=0), OpenRequest(session="other"))
     before = rig.log("s")
