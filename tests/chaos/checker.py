@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from chaos.folding import Folded, StepSum, fold
 from chaos.history import History, Job, Reference
@@ -157,7 +158,7 @@ def check_order(history: History, folded: Folded) -> Iterable[str]:
                 yield f"session {session}: events of job {id}, which nobody enqueued"
         place = {id: index for index, id in reversed(list(enumerate(ended)))}
         line = [job for job in wanted.get(session, []) if job["id"] in place]
-        for before, after in zip(line, line[1:], strict=False):
+        for before, after in pairwise(line):
             passes = after["op"] == "clone" and after.get("upto") is not None and before["op"] == "step"
             if place[after["id"]] < place[before["id"]] and not passes:
                 yield f"session {session}: {after['op']} {after['id']} ended before {before['op']} {before['id']}"
@@ -184,6 +185,10 @@ def check_subscribers(history: History, folded: Folded) -> Iterable[str]:
         if tail != kept:
             missing = sorted(set(kept) - set(read))[:3]
             yield f"session {session}: a subscriber read {len(read)} events, the stream has {len(kept)}: {missing}"
+    for id in history.late:
+        session = folded.steps[id].session if id in folded.steps else ""
+        if session in history.kept and set(folded.steps[id].ids) & set(history.kept[session]):
+            yield f"step {id}: its follower was given events without ids, though the stream of {session} is there"
     for id, given in history.seen.items():
         step = folded.steps.get(id)
         if step is not None and given != step.ids:

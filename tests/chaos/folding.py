@@ -187,12 +187,10 @@ def fold(history: History) -> Folded:
     folded = Folded()
     snapshots: dict[str, list[int]] = {}
     readers = [_Reader(session, entries, folded, snapshots) for session, entries in history.events.items()]
-    while any([reader.read() for reader in readers]):
+    while sum(reader.read() for reader in readers):
         pass
     for reader in readers:
         reader.read(blocked_is_wrong=True)
-    while any([reader.read() for reader in readers]):
-        pass
     for session, step in ((reader.session, reader._step) for reader in readers):
         if step is not None:
             folded.violations.append(f"session {session}: step {step} was begun and never finished")

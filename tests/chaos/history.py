@@ -21,6 +21,7 @@ class History:
     - ``kept``: session -> the stream ids that the stream itself has at the end, where it is still there.
     - ``answers``: job id -> what the producer's ``result()`` returned, each time: {"result": ...} or {"error": code}.
     - ``seen``: step id -> stream ids of the events that a follower of that step was given, in order.
+    - ``late``: steps whose follower was given events without an id, which is right once the stream has gone.
     - ``cancels``: ids of steps whose cancellation was asked for.
     - ``endings``: job id -> {"status", "results"}: what RQ says of it at the end, and how many results it stores.
     - ``logs``: session -> token ids of its log at the end, of the sessions that were open then.
@@ -31,19 +32,20 @@ class History:
     kept: dict[str, list[str]] = field(default_factory=dict)
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     seen: dict[str, list[str]] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
     cancels: set[str] = field(default_factory=set)
     endings: dict[str, dict[str, Any]] = field(default_factory=dict)
     logs: dict[str, list[int]] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write it down, to be checked again later."""
-        path.write_text(json.dumps({**asdict(self), "cancels": sorted(self.cancels)}))
+        path.write_text(json.dumps({**asdict(self), "cancels": sorted(self.cancels), "late": sorted(self.late)}))
 
     @classmethod
     def load(cls, path: Path) -> History:
         """What ``save`` wrote."""
         fields = json.loads(path.read_text())
-        fields["cancels"] = set(fields["cancels"])
+        fields["cancels"], fields["late"] = set(fields["cancels"]), set(fields["late"])
         fields["events"] = {name: [(id, event) for id, event in entries] for name, entries in fields["events"].items()}
         return cls(**fields)
 

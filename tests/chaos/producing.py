@@ -1,9 +1,10 @@
 """One producer of the chaos test, a process of its own: python -m chaos.producing URL SEED NUMBER SECONDS FOLDER.
 
 It opens sixteen sessions and for SECONDS goes on asking things of them, through tokenloom.producer alone: steps,
-clones, rewinds, closes, cancels, and a few requests that have to be refused. What it does is drawn from SEED and NUMBER.
-Every job is written to FOLDER/jobs-NUMBER.jsonl before it is enqueued, under an id chosen here, so that enqueuing can be
-repeated when Redis was away; what came back goes to FOLDER/answers-NUMBER.jsonl. It ends when every job has ended.
+clones, rewinds, closes, cancels, and a few requests that have to be refused. What it does is drawn from SEED and
+NUMBER. Every job is written to FOLDER/jobs-NUMBER.jsonl before it is enqueued, under an id chosen here, so that
+enqueuing can be repeated when Redis was away; what came back goes to FOLDER/answers-NUMBER.jsonl. It ends when every
+job has ended.
 """
 
 from __future__ import annotations
@@ -196,10 +197,9 @@ class Producer:
     def _wait_for_step(self, slot: Slot, step: Step, follow: bool) -> None:
         try:
             if follow:
-                ids: list[str | None] = []
-                for event in step.events(timeout=LOST_AFTER):
-                    ids.append(event.id)
-                self.answers.write(id=step.id, seen=ids)
+                ids = [event.id for event in step.events(timeout=LOST_AFTER)]
+                # without an id: made up for a reader who comes when the stream has gone
+                self.answers.write(id=step.id, **({"late": True} if None in ids else {"seen": ids}))
             result = step.result(LOST_AFTER)
             self._heard(step.id, result)
             length = result.length

@@ -136,9 +136,7 @@ class Recorder:
                 history.kept[session] = [id.decode() for id, _ in entries]
             if self._client.hget(self.key(session, "session"), "state") == b"open":
                 data: Any = self._client.get(self.key(session, "log")) or b""
-                history.logs[session] = [
-                    int.from_bytes(data[at : at + 3], "little") for at in range(0, len(data), 4)
-                ]
+                history.logs[session] = [int.from_bytes(data[at : at + 3], "little") for at in range(0, len(data), 4)]
         history.endings = self._endings(job["id"] for job in history.jobs)
         return history
 
@@ -147,6 +145,8 @@ class Recorder:
             id = answer.pop("id")
             if "cancel" in answer:
                 self.history.cancels.add(id)
+            elif "late" in answer:
+                self.history.late.add(id)
             elif "seen" in answer:
                 self.history.seen[id] = answer["seen"]
             else:

@@ -1,8 +1,8 @@
 """The undisturbed run: one worker, left alone on a server of its own, is given the jobs of a disturbed run again.
 
-What time decided there is repeated as it was decided, so that everything after it has the same log to go on from: a step
-that was cut short runs to its own end here, is compared as a beginning, and is then cut back by a rewind; one that ended
-before it began is left out; deadlines are left out.
+What time decided there is repeated as it was decided, so that everything after it has the same log to go on from: a
+step that was cut short runs to its own end here, is compared as a beginning, and is then cut back by a rewind; one that
+ended before it began is left out; deadlines are left out.
 """
 
 from __future__ import annotations
