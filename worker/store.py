@@ -136,22 +136,14 @@ class Store:
         """
         answers: list[Written | None] = [None] * len(writes)
         arguments: list[tuple[str | bytes, ...]] = [
-            (*self._session_keys(write.session.id), self._pack(write)) for write in writes
+            (*self._session_keys(write.session.id), self.keys.sessions, self._pack(write)) for write in writes
         ]
 
         def ask() -> None:
             missing = [index for index, answer in enumerate(answers) if answer is None]
             pipe = self.connection.pipeline(transaction=False)
             for index in missing:
-                pipe.evalsha(self._sha["commit"], 5, *arguments[index])
-            now = time.time()
-            closed = {write.session.id for write in writes if write.fields.get("state") == "closed"}
-            opened = (write for write in writes if write.session.state == "open" or write.fields.get("state") == "open")
-            used = {write.session.id: now for write in opened if write.done or write.begin}
-            if used:
-                pipe.zadd(self.keys.sessions, used)
-            if closed:
-                pipe.zrem(self.keys.sessions, *closed)
+                pipe.evalsha(self._sha["commit"], 6, *arguments[index])
             if sequences:
                 save_sequences(pipe, self.keys.worker_sequences(worker), sequences)
             trouble: Exception | None = None
@@ -246,6 +238,7 @@ class Store:
 
     def _pack(self, write: Write) -> bytes:
         plan: dict[str, Any] = {
+            "name": write.session.id,
             "owner": self.owner,
             "epoch": write.session.epoch,
             "state": write.session.state,
@@ -267,6 +260,11 @@ class Store:
             plan["cut"] = write.cut
         if write.ttl is not None:
             plan["ttl"] = write.ttl
+        state = write.fields.get("state", write.session.state)
+        if write.fields.get("state") == "closed":
+            plan["used"] = False
+        elif state == "open" and (write.done or write.begin):
+            plan["used"] = time.time()
         # the server's Lua reads no bin type, and tells no text from bytes
         packed_plan: bytes = msgpack.packb(plan, use_bin_type=False)
         return packed_plan

@@ -1,7 +1,8 @@
 -- The fenced write: everything a session ever gets written goes through here, all of it or nothing.
 --
--- KEYS: 1 session hash, 2 log, 3 steps hash, 4 finished list, 5 events stream (one hash tag).
+-- KEYS: 1 session hash, 2 log, 3 steps hash, 4 finished list, 5 events stream (one hash tag), 6 the list of sessions.
 -- ARGV: 1 the write, msgpack of a map:
+--   name          the session's id
 --   owner, epoch  who writes; anything else in the hash answers "lost"
 --   state         the state the session must be in ("" for not opened)
 --   length        the length the log must have, in tokens
@@ -16,7 +17,8 @@
 --   cut           new length of the log in tokens, before appending
 --   append        bytes for the log
 --   events        event bodies, in order; channel, kept: where to publish, how many to keep
---   ttl           seconds the keys live from now; 0 lifts it
+--   ttl           seconds the session's keys live from now; 0 lifts it
+--   used          unix time of use, for the list of sessions; false takes the session off the list
 -- Answer: {status, length, cancelled, event ids...}; status is ok, again, lost, state or length.
 
 local w = cmsgpack.unpack(ARGV[1])
@@ -84,8 +86,13 @@ for _, event in ipairs(w.events) do
   answer[#answer + 1] = id
 end
 if w.ttl then
-  for _, key in ipairs(KEYS) do
-    if w.ttl > 0 then redis.call('EXPIRE', key, w.ttl) else redis.call('PERSIST', key) end
+  for i = 1, 5 do
+    if w.ttl > 0 then redis.call('EXPIRE', KEYS[i], w.ttl) else redis.call('PERSIST', KEYS[i]) end
   end
+end
+if w.used then
+  redis.call('ZADD', KEYS[6], w.used, w.name)
+elseif w.used == false then
+  redis.call('ZREM', KEYS[6], w.name)
 end
 return answer
