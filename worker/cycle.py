@@ -272,19 +272,26 @@ class Cycle:
     def _carry_out(self, proposals: list[Proposal], begun: list[tuple[Step, Write]]) -> None:
         writes = [write for proposal in proposals for write in proposal.writes] + [write for _, write in begun]
         answers = iter(self.store.write(writes)) if writes else iter(())
-        for proposal in proposals:
-            if self._held([(write, next(answers)) for write in proposal.writes]):
-                proposal.apply()
-                self.table.end(proposal.waiting)
-                proposal.end()
-        for step, write in begun:
-            answer = next(answers)
+        done = [proposal for proposal in proposals if self._held([(w, next(answers)) for w in proposal.writes])]
+        begins = [(step, write, next(answers)) for step, write in begun]
+        for proposal in self._completed(done):
+            proposal.apply()
+            self.table.end(proposal.waiting)
+            proposal.end()
+        self.table.release_unopened(proposal.waiting for proposal in proposals)
+        for step, write, answer in begins:
             if self._held([(write, answer)]):
                 step.session.log.frombytes(write.append)
                 self._start(step)
                 if answer.cancelled and step.reason is None:
                     step.finish("cancelled")
                     self._write_steps([step])
+
+    def _completed(self, proposals: list[Proposal]) -> list[Proposal]:
+        """Those of which the last write holds as well, or that have none."""
+        writes = [proposal.last for proposal in proposals if proposal.last is not None]
+        answers = iter(self.store.write(writes)) if writes else iter(())
+        return [p for p in proposals if p.last is None or self._held([(p.last, next(answers))])]
 
     def _start(self, step: Step) -> None:
         self.table.start(step)

@@ -31,10 +31,14 @@ from .waiting import Waiting
 
 @dataclass(slots=True)
 class Proposal:
-    """Writes of one job, all of which must hold; then ``apply`` brings memory in line and ``end`` reports to RQ."""
+    """Writes of one job, all of which must hold; then ``apply`` brings memory in line and ``end`` reports to RQ.
+
+    ``last`` is written once the others hold: it is what says that the job is done.
+    """
 
     waiting: Waiting
     writes: list[Write] = field(default_factory=list)
+    last: Write | None = None
     apply: Callable[[], None] = lambda: None
     end: Callable[[], None] = lambda: None
 
@@ -153,7 +157,6 @@ def propose_clone(waiting: Waiting, request: CloneRequest, source: Session, desk
         made.append((target, seed))
     told = _final(waiting, source, "clone", result)
     told.events = [ClonedEvent(session=source.id, job=waiting.id, at=time.time(), targets=request.targets, length=upto)]
-    writes.append(told)
 
     def apply() -> None:
         for target, seed in made:
@@ -162,7 +165,9 @@ def propose_clone(waiting: Waiting, request: CloneRequest, source: Session, desk
             target.made_by, target.log = waiting.id, log[:]
             desk.residency.fork(source, target, upto)
 
-    return _proposal(waiting, result, writes, desk, apply)
+    proposal = _proposal(waiting, result, writes, desk, apply)
+    proposal.last = told
+    return proposal
 
 
 def propose_rewind(waiting: Waiting, request: RewindRequest, session: Session, desk: Desk) -> Proposal:
@@ -216,7 +221,7 @@ def derived_seed(seed: int, clone: str) -> int:
 def _proposal(
     waiting: Waiting, result: Versioned, writes: list[Write], desk: Desk, apply: Callable[[], None] = lambda: None
 ) -> Proposal:
-    return Proposal(waiting, writes, apply, end=lambda: desk.outcomes.finish(waiting.claimed, result))
+    return Proposal(waiting, writes, apply=apply, end=lambda: desk.outcomes.finish(waiting.claimed, result))
 
 
 def _final(waiting: Waiting, session: Session, operation: str, result: Versioned) -> Write:

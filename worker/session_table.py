@@ -7,7 +7,7 @@ is first in all of them. Lines are filled in the order of the queue, so two jobs
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tokenloom.schemas.errors import TokenloomError
 
@@ -176,15 +176,12 @@ class SessionTable:
         fresh = self._store.load({session.id: session.epoch})[0]
         self._inherit_cells(session, fresh)
         session.running = None
-        for waiting in jobs:
-            self._leave(waiting)
+        fresh.waiting.extend(jobs)  # in other sessions' lines each keeps its place
+        fresh.used = session.used
         self.sessions[session.id] = fresh
         records = self._store.records([(waiting.names[0], waiting.id) for waiting in jobs])
         for waiting, (record, cancelled) in zip(jobs, records, strict=True):
             waiting.record, waiting.cancelled = record, cancelled
-            for name in waiting.names:
-                if name in self.sessions and waiting not in self.sessions[name].waiting:
-                    self.sessions[name].waiting.append(waiting)
 
     def release_idle(self) -> None:
         """Give up sessions that have had neither cells nor work for a while; any worker may take them then."""
@@ -192,10 +189,20 @@ class SessionTable:
         idle = [
             session
             for session in self.sessions.values()
-            if not session.busy and session.sequence is None and session.used < limit
+            if not session.busy and session.sequence is None and (session.used < limit or session.state != "open")
         ]
         if idle:
             for session in self._store.release(idle):
+                del self.sessions[session.id]
+
+    def release_unopened(self, ended: Iterable[Waiting]) -> None:
+        """Give up what is closed or was never opened and has no more work here, so that any worker may open it."""
+        names = {name for waiting in ended for name in waiting.names}
+        found = [self.sessions[name] for name in names if name in self.sessions]
+        over = [session for session in found if session.state != "open" and not session.busy]
+        if over:
+            for session in self._store.release(over):
+                self._residency.drop(session)
                 del self.sessions[session.id]
 
     def expire(self, idle_ttl: int) -> None:
