@@ -201,18 +201,28 @@ class Cycle:
             proposals: list[Proposal] = []
             begun: list[tuple[Step, Write]] = []
             touched: set[str] = set()
+            suspect = None
             for waiting in self._in_turn():
                 names = waiting.names
                 if not touched.isdisjoint(names):
                     continue
                 if not self._may_begin(waiting, begun):
                     continue
+                if self._planner.suspicious(waiting):
+                    if touched:
+                        continue  # a wave of its own follows
+                    suspect = waiting
+                    self.store.mark_suspect(self.worker, waiting.id)
                 touched.update(names)
                 admitted = True
                 self._admit_one(waiting, proposals, begun)
+                if suspect is not None:
+                    break
             if not touched:
                 return admitted
             self._carry_out(proposals, begun)
+            if suspect is not None:
+                self.store.mark_suspect(self.worker, None)
 
     def _in_turn(self) -> list[Waiting]:
         """Jobs whose turn has come: the tenant with the fewest running steps first."""

@@ -16,17 +16,20 @@ from .session import Session
 from .store import Write
 from .waiting import Waiting
 
-#: Seconds the keys of a session that was never opened live, so that an error can be read from its channel.
+#: Seconds the keys of a session that is not open live, so that an error can be read from its channel.
 UNOPENED_TTL = 600
 
 
 def raise_if_barred(waiting: Waiting, max_deaths: int) -> None:
-    """Refuse a job that could not be understood, has killed too many workers, or is no step and was interrupted."""
+    """Refuse a job that could not be understood, has killed too many workers, or is no step and was interrupted.
+
+    What dies with a worker is blamed, and soon runs alone; guilty is only what then dies with one again.
+    """
     claimed = waiting.claimed
     if claimed.refusal is not None:
         raise claimed.refusal
-    deaths = claimed.deaths - (waiting.record.deaths if waiting.record is not None else 0)
-    if deaths >= max_deaths:
+    deaths = waiting.suspicion
+    if deaths >= max_deaths and (max_deaths == 1 or claimed.alone > claimed.deaths - deaths):
         raise TokenloomError.of(
             "poison",
             f"{deaths} workers died while this job was running on them; it will not be tried again",
@@ -71,7 +74,7 @@ def refusal(waiting: Waiting, session: Session, error: TokenloomError, outcomes:
         )
         event = ErrorEvent(session=session.id, job=waiting.id, at=now, error=error.body)
     write = Write(session, waiting.id, record, done=True, events=[event])
-    if session.state == "":
+    if session.state != "open":
         write.ttl = UNOPENED_TTL
     return Proposal(waiting, [write], end=lambda: outcomes.fail(waiting.claimed, error, waiting.interrupted))
 

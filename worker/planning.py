@@ -15,6 +15,7 @@ from .scheduler import Ready, Scheduler, Share
 from .session import Session
 from .settings import WorkerSettings
 from .step import Step
+from .waiting import Waiting
 
 
 class Planner:
@@ -32,9 +33,9 @@ class Planner:
         self._suspects_turn = False
         self.preempted = 0
 
-    def suspicious(self, step: Step) -> bool:
-        """Whether one more death would prove the step guilty: it then runs alone, so that no other is blamed."""
-        return step.suspicion >= max(1, self._max_deaths - 1)
+    def suspicious(self, job: Step | Waiting) -> bool:
+        """Whether one more death would prove the job guilty: it then runs alone, so that no other is blamed."""
+        return job.suspicion >= max(1, self._max_deaths - 1)
 
     def plan(self, running: Sequence[Step]) -> tuple[list[Share], list[Step], list[tuple[Step, ErrorBody]]]:
         """Shares to run now; steps that have nothing to run; steps that will never fit, and why."""

@@ -38,6 +38,7 @@ class Restorer:
             return 0
         if not eager:
             log.info("tokenloom: %d sessions had cells before; each is rebuilt when next needed", len(rows))
+            self._store.save_sequences(self._worker, dict.fromkeys(rows))  # none has any now
             return 0
         wanted = {name: cached for name, (_, cached) in rows.items()}
         sessions = list(self._adopted(wanted))

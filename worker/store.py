@@ -309,5 +309,6 @@ def save_sequences(pipe: Pipeline, key: str, rows: Mapping[str, bytes | None]) -
     gone = [name for name, row in rows.items() if row is None]
     if kept:
         pipe.hset(key, mapping=kept)
+        pipe.persist(key)  # a dead worker's table expires; this one lives
     if gone:
         pipe.hdel(key, *gone)

@@ -36,6 +36,11 @@ class Waiting:
         return (request.tenant if request is not None else None) or ""
 
     @property
+    def suspicion(self) -> int:
+        """Workers that died on this job since it last got on."""
+        return self.claimed.deaths - (self.record.deaths if self.record is not None else 0)
+
+    @property
     def settled(self) -> bool:
         """Whether a former run ended the job and only the queue does not know yet.
 

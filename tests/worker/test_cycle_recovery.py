@@ -241,7 +241,7 @@ def test_an_error_is_remembered_when_the_worker_died_before_rq_heard(rig: Rig) -
 
 def test_a_step_that_killed_its_worker_too_often_is_poison(rig: Rig) -> None:
     rig.run(OpenRequest(session="s"))
-    (error,) = rig.run(rig.claim(step("s", [1]), deaths=3))
+    (error,) = rig.run(rig.claim(step("s", [1]), deaths=3, alone=3))
     assert (error.code, error.body.value) == ("poison", "3")
     assert rig.log("s") == []
 

@@ -16,6 +16,8 @@ class ActiveJobs:
     def __init__(self) -> None:
         #: What RQ calls the worker's executions, by their ids.
         self.executions: dict[str, Execution] = {}
+        #: Whether a job was dropped since somebody last looked. Should it still be ours in Redis, it has to go back.
+        self.dropped = False
         self._lock = threading.Lock()
         self._active: dict[str, Claimed] = {}
         self._ending: dict[str, Claimed] = {}

@@ -24,7 +24,8 @@ class Claimed:
     ``request`` is None when the job could not be understood; ``refusal`` then says why. ``session`` is what the job's
     events go to, if that much could be read. ``epochs`` holds, for every session the job needs, the epoch under which
     this worker owns it, or -1 where it cannot: another live worker owns a clone target, or the session's key holds
-    something else than a session. ``deaths`` counts the workers that died while this job was active. ``timeout`` is
+    something else than a session. ``deaths`` counts the workers that died while this job was active, and
+    ``alone`` is that count as of the last one that had nothing else at work, 0 for none. ``timeout`` is
     RQ's job timeout in seconds, ``expires`` the time.monotonic() at which it strikes; None is never. The cycle moves
     ``expires``: a job that waits its turn has not started.
     """
@@ -36,6 +37,7 @@ class Claimed:
     refusal: TokenloomError | None = None
     epochs: dict[str, int] = field(default_factory=dict)
     deaths: int = 0
+    alone: int = 0
     timeout: float | None = None
     expires: float | None = None
 

@@ -52,6 +52,8 @@ class Intake:
         strategy = self._worker._dequeue_strategy
         if strategy == DequeueStrategy.RANDOM:
             shuffle(self._worker._ordered_queues)
+        if self._active.dropped:
+            self._active.dropped, self._recall_due = False, True
         try:
             if self._recall_due:
                 self._source.recall(self._active.known())

@@ -79,6 +79,7 @@ class RedisOutcomes:
 
     def drop(self, claimed: Claimed) -> None:
         """Forget the job; Redis is not touched."""
+        self._active.dropped = True
         self._active.ended(claimed)
 
     # -- from the worker ---------------------------------------------------------------------------------------------

@@ -23,10 +23,15 @@ def key_templates(keys: Keys) -> dict[str, str]:
     rq = RQ_KEY_PREFIX
     return {
         "session": keys.session("%s"),
+        "log": keys.log("%s"),
+        "steps": keys.steps("%s"),
+        "finished": keys.finished("%s"),
+        "events": keys.events("%s"),
         "worker": keys.worker("%s"),
         "workers": keys.workers,
         "jobs": keys.worker_jobs("%s"),
         "inbox": keys.worker_inbox("%s"),
+        "sequences": keys.worker_sequences("%s"),
         "suspect": suspect_key(keys, "%s"),
         "job": f"{rq}:job:%s",
         "execution": f"{rq}:execution:%s:%s",

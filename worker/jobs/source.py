@@ -150,6 +150,7 @@ class JobSource:
             refusal=refusal,
             epochs=owned,
             deaths=number(raw.get(b"tokenloom_deaths")),
+            alone=number(raw.get(b"tokenloom_alone")),
             timeout=seconds if seconds > 0 else None,
             expires=time.monotonic() + seconds if seconds > 0 else None,
         )

@@ -38,9 +38,14 @@ end
 if state ~= w.state then
   return {'state', length, cancelled}
 end
--- the log itself decides: after a loss of data the hash and the string may disagree
-if length ~= w.length or redis.call('STRLEN', log) ~= length * 4 then
-  return {'length', math.min(length, math.floor(redis.call('STRLEN', log) / 4)), cancelled}
+-- after a loss of data the hash and the string may disagree: the shorter one holds, as for whoever reads the session
+local bytes = redis.call('STRLEN', log)
+length = math.min(length, math.floor(bytes / 4))
+if length ~= w.length then
+  return {'length', length, cancelled}
+end
+if bytes > length * 4 then
+  redis.call('SET', log, redis.call('GETRANGE', log, 0, length * 4 - 1), 'KEEPTTL')
 end
 
 if w.reset then

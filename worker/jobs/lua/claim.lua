@@ -58,6 +58,16 @@ local function standing(session)
   return 'dead', owner, name
 end
 
+-- A session that is closed or not opened expires, but not while it has a job: all of its keys get some time.
+local function keep(session)
+  local left = redis.call('TTL', key('session', session))
+  if left >= 0 and left < EXPIRES_UNOPENED then
+    for _, kind in ipairs({'session', 'log', 'steps', 'finished', 'events'}) do
+      redis.call('EXPIRE', key(kind, session), EXPIRES_UNOPENED)
+    end
+  end
+end
+
 local function give(session, owner)
   local hash = key('session', session)
   local unopened = redis.call('EXISTS', hash) == 0
@@ -84,6 +94,9 @@ local function start(id, job, origin, sessions)
   for i, session in ipairs(sessions) do
     local state = standing(session)
     local epoch
+    if state ~= 'live' and state ~= 'broken' then
+      keep(session)
+    end
     if state == 'mine' then
       epoch = tonumber(redis.call('HGET', key('session', session), 'epoch'))
     elseif state == 'live' or state == 'broken' then

@@ -9,6 +9,7 @@
 --  * Whoever finds a worker dead puts its jobs and its inbox back at the front of their queues before anything newer.
 
 local EXPIRES_UNOPENED = 600     -- seconds that a session hash made by a claim lives unless the session is opened
+local SEQUENCES_KEPT = 86400      -- seconds that a dead worker's session table is kept
 local MAX_META = 262144          -- bytes; more is not looked at
 local MAX_SESSIONS = 1025        -- a job's own, and the targets of the widest clone
 
@@ -89,7 +90,8 @@ end
 
 -- Puts the given claimed jobs of a worker, then the given ids of its inbox, back at the front of their queues in that
 -- order. RQ's retries are not touched. A job that is gone, or ended meanwhile, is dropped.
--- `killer`: the job that alone is blamed for the worker's death, or '*' for all claimed ones, or false for none.
+-- `killer`: the job that was at work alone when the worker died, or '*' for all claimed ones, or false for none. Deaths
+-- are counted either way; `tokenloom_alone` is the count as of the last one that was this job's alone.
 -- `alive`: the worker lives on and keeps its sessions. Returns how many went back.
 local function put_back(name, claimed, inbox, killer, alive)
   local back = {}
@@ -102,7 +104,10 @@ local function put_back(name, claimed, inbox, killer, alive)
     if now[1] == 'started' and now[2] == name then
       redis.call('HSET', job, 'status', 'queued', 'worker_name', '', 'started_at', '')
       if killer == '*' or killer == id then
-        redis.call('HINCRBY', job, 'tokenloom_deaths', 1)
+        local deaths = redis.call('HINCRBY', job, 'tokenloom_deaths', 1)
+        if killer == id then
+          redis.call('HSET', job, 'tokenloom_alone', deaths)
+        end
       end
       back[#back + 1] = {id, origin}
     end
@@ -125,7 +130,7 @@ local function put_back(name, claimed, inbox, killer, alive)
 end
 
 -- Takes all there is of a worker out of Redis, its jobs back into their queues. `blame`: whether it died of its jobs.
--- The persisted session table stays for the next worker of that name.
+-- The persisted session table stays for a while, for the next worker of that name.
 local function bury(name, blame)
   local killer = blame and (redis.call('HGET', key('worker', name), 'suspect') or redis.call('GET', key('suspect', name)) or '*')
   local back = put_back(
@@ -136,6 +141,7 @@ local function bury(name, blame)
     false
   )
   redis.call('DEL', key('worker', name), key('jobs', name), key('inbox', name), key('suspect', name))
+  redis.call('EXPIRE', key('sequences', name), SEQUENCES_KEPT)
   redis.call('SREM', names.workers, name)
   return back
 end
