@@ -185,6 +185,10 @@ void bind_engine(py::module_& m) {
         .def("pages_held", [](const Engine& engine, SequenceId s) { return engine.cells().pages_held(s); }, py::arg("sequence"))
         .def("force_odd_rows", [](Engine& engine) { engine.forward_graph().force_odd_rows(); })
         .def("forward", &forward, py::arg("batch"));
+    py::class_<ThreadChoice>(m, "ThreadChoice")
+        .def(py::init<int>(), py::arg("threads"))
+        .def("choose", &ThreadChoice::choose, py::arg("rows"))
+        .def("report", &ThreadChoice::report, py::arg("rows"), py::arg("threads"), py::arg("wall"), py::arg("cpu"));
     m.def("usable_cores", &usable_cores, py::arg("root") = "");
     m.def("available_memory", [](const std::string& root) -> py::object {
         const auto bytes = available_memory(root);

@@ -1,7 +1,9 @@
 #include "forward.h"
 
+#include <time.h>
+
+#include <chrono>
 #include <cstring>
-#include <numeric>
 
 #include "errors.h"
 
@@ -14,6 +16,13 @@ constexpr size_t kNodesPerLayer = 48;
 constexpr size_t kOtherNodes = 64;
 // A buffer grown for more logits than this is given back afterwards.
 constexpr int kKeptOutputs = 128;
+
+// Of all the process's threads.
+double cpu_seconds() {
+    timespec time{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 }  // namespace
 
@@ -132,6 +141,23 @@ void Forward::write_inputs(const FlatBatch& batch) {
     }
 }
 
+void Forward::compute(int rows) {
+    const int threads = threads_.choose(rows);
+    ggml_cplan plan = ggml_graph_plan(graph_, threads, threadpool_.get());
+    if (work_.size() < plan.work_size) {
+        work_.resize(plan.work_size);
+    }
+    plan.work_data = work_.data();
+    const auto start = std::chrono::steady_clock::now();
+    const double cpu_start = cpu_seconds();
+    const ggml_status status = ggml_graph_compute(graph_, &plan);
+    if (status != GGML_STATUS_SUCCESS) {
+        throw EngineError(std::string("ggml could not compute the batch: ") + ggml_status_to_string(status));
+    }
+    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    threads_.report(rows, threads, wall, cpu_seconds() - cpu_start);
+}
+
 std::span<const float> Forward::run(const FlatBatch& batch) {
     const int rows = padded(batch.rows());
     const int outputs = padded(static_cast<int>(batch.outputs.size()));
@@ -156,15 +182,7 @@ std::span<const float> Forward::run(const FlatBatch& batch) {
     write_inputs(batch);
     attention_.prepare(batch);
 
-    ggml_cplan plan = ggml_graph_plan(graph_, threads_, threadpool_.get());
-    if (work_.size() < plan.work_size) {
-        work_.resize(plan.work_size);
-    }
-    plan.work_data = work_.data();
-    const ggml_status status = ggml_graph_compute(graph_, &plan);
-    if (status != GGML_STATUS_SUCCESS) {
-        throw EngineError(std::string("ggml could not compute the batch: ") + ggml_status_to_string(status));
-    }
+    compute(rows);
     if (logits_ == nullptr) {
         return {};
     }

@@ -19,12 +19,13 @@
 #include "batch.h"
 #include "kv_pool.h"
 #include "model.h"
+#include "thread_choice.h"
 
 namespace tokenloom {
 
 class Forward {
 public:
-    // `threads` of ggml's, one of them the caller's; the others sleep between forwards.
+    // At most `threads` of ggml's, one of them the caller's; the others sleep between forwards.
     Forward(const Model& model, KvPool& pool, int threads);
     ~Forward();
     Forward(const Forward&) = delete;
@@ -56,9 +57,10 @@ private:
     ggml_tensor* rotate(ggml_tensor* x, int heads) const;
     ggml_tensor* feed_forward(const Layer& layer, ggml_tensor* x) const;
     void write_inputs(const FlatBatch& batch);
+    void compute(int rows);
 
     const Model& model_;
-    int threads_;
+    ThreadChoice threads_;
     bool odd_rows_;
     AttentionOps attention_;
     std::unique_ptr<ggml_threadpool, PoolFree> threadpool_;

@@ -20,6 +20,7 @@ public:
     MappedFile(const MappedFile&) = delete;
     MappedFile& operator=(const MappedFile&) = delete;
 
+    // For messages: the path given, with '?' for bytes that are not ASCII when they are not UTF-8 either.
     const std::string& path() const { return path_; }
     const uint8_t* data() const { return data_; }
     size_t size() const { return size_; }

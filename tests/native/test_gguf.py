@@ -164,6 +164,8 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         (tmp_path, "not a regular file"),
         (Path("/dev/null"), "not a regular file"),
         (tmp_path / ("n" * 300), "cannot open"),
+        (tmp_path / "näme", "näme: cannot open"),
+        (tmp_path / "not \udcff utf8", r"not \? utf8: cannot open"),
     ):
         with pytest.raises(ModelError, match=message):
             read_metadata(path)
