@@ -121,13 +121,13 @@ class Cycle:
         # a busy worker's cycle begins where the last one ended: claiming and all else between two turns counts
         began = self._ended or time.perf_counter()
         self._housekeep()
-        self._end_unwanted()
+        ended = self._end_unwanted()
         admitted = self._admit()
-        shares = self._plan()
+        shares, settled = self._plan()
         if not shares:
             self._save_table()
             self._ended = 0.0
-            return admitted
+            return ended or admitted or settled
         before = time.perf_counter()
         outputs = self._forward(shares)
         forward = time.perf_counter() - before
@@ -176,8 +176,8 @@ class Cycle:
 
     # -- ending what should not go on --------------------------------------------------------------------------------
 
-    def _end_unwanted(self) -> None:
-        """Interrupted jobs, running or waiting, and running steps past their deadline."""
+    def _end_unwanted(self) -> bool:
+        """End running steps that were interrupted or are past their deadline. True when there were any."""
         now = time.time()
         ended = []
         for step in self._running:
@@ -191,6 +191,7 @@ class Cycle:
                 ended.append(step)
         if ended:
             self._write_steps(ended)
+        return bool(ended)
 
     # -- admitting ---------------------------------------------------------------------------------------------------
 
@@ -312,7 +313,8 @@ class Cycle:
 
     # -- planning, running, committing -------------------------------------------------------------------------------
 
-    def _plan(self) -> list[Share]:
+    def _plan(self) -> tuple[list[Share], bool]:
+        """What to run now, and whether steps ended that have nothing to run, or never will fit."""
         shares, idle, hopeless = self._planner.plan(self._running)
         for step, error in hopeless:
             step.finish("error", error)
@@ -320,7 +322,7 @@ class Cycle:
             for step in idle:
                 step.finish("length")
             self._write_steps(finished)
-        return shares
+        return shares, bool(finished)
 
     def _forward(self, shares: Sequence[Share]) -> list[Output | Exception]:
         """One Output a share, or why its step alone cannot be run."""

@@ -133,6 +133,11 @@ def test_rewind_to_nothing_and_a_new_prompt(rig: Rig) -> None:
     assert rig.log("s") == [4, *done.tokens]
 
 
+def test_a_step_that_only_prefilled_lets_the_next_one_begin_at_once(rig: Rig) -> None:
+    _, first, second = rig.run(OpenRequest(session="s"), step("s", [1], max_tokens=0), step("s", max_tokens=1))
+    assert (first.length, second.length) == (1, 2)
+
+
 def test_close_frees_cells_and_lets_keys_expire(rig: Rig) -> None:
     closed, again = rig.run(
         OpenRequest(session="s"), step("s", [1]), CloseRequest(session="s"), CloseRequest(session="s")
