@@ -31,6 +31,9 @@ enum class GgufType : uint32_t {
 
 const char* gguf_type_name(GgufType type);
 
+// For messages: a name out of the file in quotes, cut to 80 bytes, everything unprintable shown as '?'.
+std::string shown(std::string_view text);
+
 // An array of `count` elements, still encoded; decode it with GgufFile::for_each.
 struct GgufArray {
     GgufType element;

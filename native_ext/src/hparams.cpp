@@ -110,7 +110,7 @@ RopeParams read_rope(const GgufFile& file, const Reader& reader, const HParams& 
         return rope;
     }
     if (type != "linear" && type != "yarn") {
-        file.fail("RoPE scaling type '" + type + "' is not supported; supported are none, linear and yarn, and the factors of "
+        file.fail("RoPE scaling type " + shown(type) + " is not supported; supported are none, linear and yarn, and the factors of "
                   "Llama 3 in the tensor rope_freqs.weight");
     }
     const float factor = reader.number("rope.scaling.factor", reader.number("rope.scale_linear", 0.0f));
@@ -137,11 +137,7 @@ HParams read_hparams(const GgufFile& file) {
     }
     h.architecture = std::string(*architecture);
     if (h.architecture != "llama") {
-        std::string printable;
-        for (const char c : h.architecture.substr(0, 60)) {
-            printable += (c >= 0x20 && c < 0x7f) ? c : '?';
-        }
-        file.fail("architecture '" + printable + "' is not supported; supported is 'llama' (Llama 1-3, Mistral, SmolLM, "
+        file.fail("architecture " + shown(h.architecture) + " is not supported; supported is 'llama' (Llama 1-3, Mistral, SmolLM, "
                   "SmolLM2, TinyLlama)");
     }
     h.name = std::string(file.string_of("general.name").value_or(""));

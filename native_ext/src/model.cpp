@@ -2,7 +2,6 @@
 
 #include <ggml-cpu.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "errors.h"
@@ -190,9 +189,7 @@ void Model::refuse_unused() const {
         // Old converters stored inverse frequencies that every reader computes itself.
         const bool ignored = tensor.name.find("rot_embd") != std::string::npos || tensor.name.find("rope.freqs") != std::string::npos;
         if (!ignored && !used_.contains(tensor.name)) {
-            std::string printable = tensor.name;
-            std::replace_if(printable.begin(), printable.end(), [](char c) { return c < 0x20 || c >= 0x7f; }, '?');
-            file_.fail("tensor '" + printable + "' has no place in a llama model of " + std::to_string(hparams_.layers) +
+            file_.fail("tensor " + shown(tensor.name) + " has no place in a llama model of " + std::to_string(hparams_.layers) +
                        " layers as this engine runs it");
         }
     }
