@@ -91,30 +91,36 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "load_before": os.getloadavg()[0], "sessions": {},
     }  # fmt: skip
     ours = Ours(options.model, threads=options.threads, kv_bytes=options.kv_bytes)
+    sides: dict[str, Side] = {"tokenloom": ours}
     peer: Peer | None = None
     try:
-        sides: dict[str, Side] = {"tokenloom": ours}
+        prompts = ours.prompts(texts(most), options.prompt)
+        ours.run(prompts, 2)  # files are read and memory is touched before anything counts
         try:
             context = options.prompt + options.generate + 32
             peer = Peer(Serving(str(options.model), options.threads, most, context))
+            peer.run(prompts, 2)
             sides["xllamacpp"] = peer
             report["peer"] = peer.note or "as it comes"
         except PeerMissing as missing:
             report["peer"] = f"MISSING: {missing}"
-        prompts = ours.prompts(texts(most), options.prompt)
-        for side in sides.values():  # files are read and memory is touched before anything counts
-            side.run(prompts, 2)
         for many in options.sessions:
             before = ours.stats()
-            found = rates(sides, prompts[:many], options.generate, options.rounds)
+            try:
+                found = rates(sides, prompts[:many], options.generate, options.rounds)
+            except PeerMissing as missing:
+                report["peer"] = f"MISSING from {many} sessions on: {missing}"
+                del sides["xllamacpp"]
+                before = ours.stats()
+                found = rates(sides, prompts[:many], options.generate, options.rounds)
             row: dict[str, Any] = {name: {"median": statistics.median(r), "all": r} for name, r in found.items()}
-            if peer is not None:
+            if "xllamacpp" in row:
                 row["ratio"] = row["tokenloom"]["median"] / row["xllamacpp"]["median"]
             row["worker"] = cycles_between(before, ours.stats())
             report["sessions"][many] = row
             show_row(many, row)
         report["memory"] = ours.memory()
-        if peer is not None:
+        if peer is not None and "xllamacpp" in sides:
             report["peer_memory_peak"] = peer.memory()
     finally:
         ours.close()
