@@ -30,7 +30,7 @@ CLONED, REWOUND = "lighthouse", "robot"
 CLONES = [f"{CLONED}-{number}" for number in (1, 2, 3, 4)]
 ASK_MORE = "Go on, and add a surprise."
 SAMPLING = {"temperature": 0.8, "top_p": 0.95}
-FIRST, SECOND = 24, 48  # tokens of a first and of a second step
+FIRST, SECOND = 20, 40  # tokens of a first and of a second step
 BEFORE_THE_KILL = 8  # tokens of each second step that are delivered before the worker dies
 
 
