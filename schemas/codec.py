@@ -6,11 +6,13 @@ data.
 
 Decoding first walks the bytes without building anything. It stops at the first container that promises more items than
 there are bytes left for all open containers together, so hostile data cannot make the second pass allocate more than a
-small multiple of its own size, and it goes down with an explicit stack, so nesting cannot overflow Python's.
+small multiple of its own size, and it goes down with an explicit stack, so nesting cannot overflow Python's. Limits on
+items and containers bound the time: a few kilobytes, inflated, would otherwise keep a process busy for a minute.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgpack
@@ -22,8 +24,11 @@ MAX_BYTES = 16 << 20
 #: Deepest nesting of arrays and maps by default; what this package sends stays under 8.
 MAX_DEPTH = 16
 
-#: Entries of one map. Far above any map of the contract; it bounds the cost of colliding keys.
-MAX_MAP = 1 << 16
+#: Entries of one map. Above any map of the contract; it bounds the cost of colliding keys and of unknown fields.
+MAX_MAP = 1 << 13
+
+#: Values in all, containers and map keys included, by default: a result with many log-probabilities has most.
+MAX_ITEMS = 1 << 22
 
 
 class CodecError(ValueError):
@@ -47,19 +52,26 @@ def encode(obj: Any, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) 
     return data
 
 
-def decode(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
+def decode(
+    data: bytes,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_depth: int = MAX_DEPTH,
+    max_items: int = MAX_ITEMS,
+    max_containers: int = MAX_ITEMS,
+) -> Any:
     """The one object that ``data`` holds: arrays as lists, maps as dicts.
 
     Raises CodecError, and nothing else, for bytes that are too many, malformed, cut short, followed by others, nested
-    deeper than ``max_depth``, with an extension type, invalid UTF-8, or a map key that is neither text nor integer or
-    comes twice.
+    deeper than ``max_depth``, with more than ``max_items`` values or ``max_containers`` arrays and maps in all, with an
+    extension type, invalid UTF-8, or a map key that is neither text nor integer or comes twice.
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise CodecError(f"msgpack is bytes, not {type(data).__name__}")
     if len(data) > max_bytes:
         raise CodecError(f"encoded size is {len(data)} bytes; the limit is {max_bytes}")
     data = bytes(data)
-    _check(data, max_depth)
+    _check(data, max_depth, max_items, max_containers)
     try:
         # Keys are _map's to judge, before anything is hashed.
         return msgpack.unpackb(data, raw=False, strict_map_key=False, object_pairs_hook=_map, ext_hook=_no_extension)
@@ -126,9 +138,17 @@ _LENGTH_BYTES = dict(
 )
 
 
-def _check(data: bytes, max_depth: int) -> None:
+# So many numbers in a row, which is how tokens come, are stepped over at once.
+_RUN = 64
+_NUMBERS = re.compile(
+    rb"(?:[\x00-\x7f\xe0-\xff]|\xcd.{2}|\xcc.|\xce.{4}|\xcb.{8}|\xca.{4}|\xcf.{8}){%d}" % _RUN, re.DOTALL
+)
+
+
+def _check(data: bytes, max_depth: int, max_items: int, max_containers: int) -> None:
     """Raises CodecError unless ``data`` is one whole, closed object within the limits."""
     end = len(data)
+    items, containers = 1, 0
     at = 0
     left = 1  # objects still to come in the innermost open container
     outer: list[int] = []  # the same for those around it
@@ -142,6 +162,11 @@ def _check(data: bytes, max_depth: int) -> None:
                 return
             left = outer.pop()
             owed -= left
+        while left >= _RUN and (run := _NUMBERS.match(data, at)):
+            at = run.end()
+            left -= _RUN
+        if left == 0:
+            continue
         if at >= end:
             raise CodecError(f"cut short at byte {end}")
         left -= 1
@@ -171,6 +196,12 @@ def _check(data: bytes, max_depth: int) -> None:
         # Every object takes a byte at least.
         if size + left + owed > end - at:
             raise CodecError(f"byte {begins} promises {size} objects; only {max(0, end - at)} bytes follow")
+        items += size
+        if items > max_items:
+            raise CodecError(f"{items} values by byte {begins}; the limit is {max_items}")
+        containers += 1
+        if containers > max_containers:
+            raise CodecError(f"more than {max_containers} arrays and maps at byte {begins}")
         if len(outer) >= max_depth:
             raise CodecError(f"nested deeper than {max_depth} levels at byte {begins}")
         outer.append(left)

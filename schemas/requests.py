@@ -53,9 +53,10 @@ class StepRequest(Request):
 
     function: ClassVar[str] = "tokenloom.schemas.jobs.step"
 
-    tokens: list[TokenId] | None = Field(default=None, max_length=MAX_APPENDED_TOKENS)
+    # fail_fast, here and below: an error for each of a million wrong items would take minutes and gigabytes.
+    tokens: list[TokenId] | None = Field(default=None, max_length=MAX_APPENDED_TOKENS, fail_fast=True)
     text: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
-    messages: list[ChatMessage] | None = Field(default=None, min_length=1, max_length=4096)
+    messages: list[ChatMessage] | None = Field(default=None, min_length=1, max_length=4096, fail_fast=True)
     generation: Generation = Generation()
     deadline: Annotated[float, Field(ge=0)] | None = Field(
         default=None, description="Unix time in seconds after which the step ends as `timeout`"
@@ -77,10 +78,13 @@ class CloneRequest(Request):
 
     function: ClassVar[str] = "tokenloom.schemas.jobs.clone"
 
-    targets: list[SessionId] = Field(min_length=1, max_length=MAX_CLONES)
+    targets: list[SessionId] = Field(min_length=1, max_length=MAX_CLONES, fail_fast=True)
     upto: Position | None = Field(default=None, description="Default: the whole log")
     seeds: list[Seed] | None = Field(
-        default=None, description="One a target; default: derived from the source's seed and the target's id"
+        default=None,
+        max_length=MAX_CLONES,
+        fail_fast=True,
+        description="One a target; default: derived from the source's seed and the target's id",
     )
 
     @property

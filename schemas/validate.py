@@ -82,7 +82,8 @@ def explain(
     errors = error.errors(include_url=False)
     first = errors[0]
     kind = first["type"]
-    path = ".".join(str(part) for part in first["loc"][at:] if part != "[key]") or None
+    parts = [str(part) for part in first["loc"][at:] if part != "[key]"]
+    path = ".".join(parts) if parts else None
     limit = _limit(first, model)
     value = None if kind in ("missing", "value_error") else first["input"]
     if kind == "missing":
@@ -90,9 +91,10 @@ def explain(
     elif kind == "value_error":
         message = str(first["ctx"]["error"])
     elif kind == "extra_forbidden":
-        message = f"unknown field {path}; {limit}" if limit else f"unknown field {path}"
+        shown = shorten(path, 80) if path else "''"
+        message = f"unknown field {shown}; {limit}" if limit else f"unknown field {shown}"
     else:
-        message = f"{path or what}: {_shown(value)} is not accepted; {limit}"
+        message = f"{shorten(path or what or 'value', 80)}: {_shown(value)} is not accepted; {limit}"
     if what:
         message = f"{what}: {message}"
     if len(errors) > 1:

@@ -87,11 +87,14 @@ class Admission:
 
     def _input(self, request: StepRequest, session: Session) -> list[int]:
         if request.tokens is not None:
-            self._check_tokens("tokens", request.tokens)
+            if len(request.tokens) <= self.capacity:  # else it is refused for its length
+                self._check_tokens("tokens", request.tokens)
             tokens = request.tokens
         elif request.text is not None:
+            self._check_text("text", len(request.text), session)
             tokens = self.texts.encode(request.text, session.ids(-1) if session.length else [])
         elif request.messages is not None:
+            self._check_text("messages", sum(len(message.content) for message in request.messages), session)
             tokens = self.texts.encode_chat([m.model_dump() for m in request.messages], session.ids())
         else:
             tokens = []
@@ -104,6 +107,19 @@ class Admission:
                 limit=session.length,
             )
         return tokens
+
+    def _check_text(self, field: str, characters: int, session: Session) -> None:
+        """Refuse what cannot fit before it is tokenized: megabytes of text would keep all others waiting."""
+        least = -(-characters // max(1, self.texts.longest))
+        if session.length + least > self.geometry.context:
+            raise TokenloomError.of(
+                "context_full",
+                f"{field}: {characters} characters are at least {least} tokens; the model's context is"
+                f" {self.geometry.context}, and session {session.id!r} has {session.length}",
+                field=field,
+                value=characters,
+                limit=self.geometry.context - session.length,
+            )
 
     def _check_room(self, session: Session, appended: int, generation: Generation) -> None:
         length = session.length + appended

@@ -33,6 +33,7 @@ from tokenloom.schemas.jobs import HOW_TO_RUN
 from tokenloom.schemas.keys import Keys
 from tokenloom.schemas.serializer import MsgpackSerializer
 
+from . import logs
 from .jobs.active import ActiveJobs
 from .jobs.claimed import Claimed, Outcomes
 from .jobs.contact import Contact
@@ -76,7 +77,7 @@ class BatchWorker(BaseWorker):
         except SettingsError as error:
             raise StartupError(f"tokenloom: {error}") from None
         self.keys = Keys(self.settings.namespace)
-        self.job_class = guarded(self.job_class, self.settings.callbacks)
+        self.job_class = guarded(self.job_class, self.settings.callbacks, self.settings.webhook_hosts)
         for queue in self.queues:
             queue.job_class = self.job_class
         self.active = ActiveJobs()
@@ -114,6 +115,7 @@ class BatchWorker(BaseWorker):
         Raises StartupError for what a person can mend, NameTaken (a ValueError) when a living worker has the name.
         """
         self._dequeue_strategy = dequeue_strategy
+        logs.use(self.settings.log, self.name)
         setup_loghandlers(logging_level, date_format, log_format, name="rq.worker")
         self._install_signal_handlers()
         if self.get_redis_server_version() < OLDEST_REDIS:

@@ -29,6 +29,7 @@ from .endings import ended_before_it_began, interruption_error, raise_if_barred,
 from .engines import load_engine
 from .fairness import in_turn
 from .jobs.claimed import Claimed, Interruption, Outcomes
+from .logs import about
 from .operations import Desk, Proposal, propose
 from .planning import Planner
 from .residency import Residency
@@ -106,7 +107,9 @@ class Cycle:
         """Accept jobs, in the order in which they were queued."""
         for job in claimed:
             if job.session is None or job.epochs.get(job.session, -1) < 0:
-                self._outcomes.fail(job, job.refusal or TokenloomError.of("invalid", "the job names no session"))
+                error = job.refusal or _not_to_be_had(job.session)
+                self.figures.refuse(error, job.session, job.id)
+                self._outcomes.fail(job, error)
         self.table.take([job for job in claimed if job.session is not None and job.epochs.get(job.session, -1) >= 0])
         self._running = [step for step in self._running if step.session.running is step]
 
@@ -266,18 +269,19 @@ class Cycle:
         except TokenloomError as error:
             proposals.append(self._refused(waiting, session, error))
         except Exception as error:  # a job must never take the worker with it
-            log.exception("tokenloom: job %s: unexpected error before its first forward", waiting.id)
+            known = about(session.id, waiting.id)
+            log.exception("tokenloom: job %s: unexpected error before its first forward", waiting.id, extra=known)
             body = ErrorBody(code="internal", message=f"{type(error).__name__}: {error}")
             proposals.append(self._refused(waiting, session, TokenloomError(body)))
         else:
             if write is None:
-                self.figures.resumed += 1
+                self.figures.resume(step)
                 self._start(step)
             else:
                 begun.append((step, write))
 
     def _refused(self, waiting: Waiting, session: Session, error: TokenloomError) -> Proposal:
-        self.figures.refuse(error.code)
+        self.figures.refuse(error, session.id, waiting.id)
         return refusal(waiting, session, error, self._outcomes)
 
     def _carry_out(self, proposals: list[Proposal], begun: list[tuple[Step, Write]]) -> None:
@@ -408,10 +412,10 @@ class Cycle:
                 continue
             held = False
             if answer.status == "lost":
-                self.figures.fenced += 1
+                self.figures.fence(write.session.id, write.job)
                 self._lose(write.session.id)
             else:
-                self.figures.reread += 1
+                self.figures.read_again(write.session.id, write.job)
                 self.table.reread(write.session)
         if not held:
             self._running = [step for step in self._running if step.session.running is step]
@@ -423,6 +427,13 @@ class Cycle:
 
     def _save_table(self) -> None:
         self.store.save_sequences(self.worker, self.residency.changed_rows())
+
+
+def _not_to_be_had(session: str | None) -> TokenloomError:
+    if session is None:
+        return TokenloomError.of("invalid", "the job names no session", field="session")
+    message = f"session {session!r}: its key holds something else than a session"
+    return TokenloomError.of("internal", message, field="session", value=session)
 
 
 def step_write(step: Step, settings: WorkerSettings) -> Write:

@@ -8,6 +8,7 @@ after a restart. When numbers or pages run out, idle sessions lose their cells, 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Mapping
 
 import msgpack
@@ -17,6 +18,8 @@ from tokenloom.native_ext.engine import CloneRefused, Engine, SequencesExhausted
 from .prefixes import PrefixIndex
 from .session import Session
 
+log = logging.getLogger("rq.worker")
+
 
 class Residency:
     """Sequences of an engine, given to sessions. Keeps the rows of the persisted session table that have changed."""
@@ -24,6 +27,9 @@ class Residency:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.evictions = 0
+        #: Sessions whose cells were lost and are computed again, and how many tokens that costs.
+        self.rebuilt = 0
+        self.rebuilt_tokens = 0
         self.shared_tokens = 0
         self._resident: dict[str, Session] = {}
         self._prefixes = PrefixIndex()
@@ -65,7 +71,16 @@ class Residency:
         if sequence is None:
             return False
         self._seat(session, sequence)
+        self._count_rebuilt(session, shared if donor is not None else 0)
         return True
+
+    def _count_rebuilt(self, session: Session, shared: int) -> None:
+        """What had been computed before, here or elsewhere: all that was in the log when a fresh step came."""
+        step = session.running
+        known = session.length if step is None or step.tokens else step.base
+        if known > shared:
+            self.rebuilt += 1
+            self.rebuilt_tokens += known - shared
 
     def _donor(self, session: Session, growing: Callable[[Session], bool]) -> tuple[Session | None, int]:
         if not self._clones:
@@ -151,8 +166,10 @@ class Residency:
         idle = [s for s in self._resident.values() if s.running is None and s.id not in spared]
         if not idle:
             return False
-        self.drop(min(idle, key=lambda s: self._last_use[s.id]))
+        evicted = min(idle, key=lambda s: self._last_use[s.id])
+        self.drop(evicted)
         self.evictions += 1
+        log.debug("tokenloom: session %s gave up its cells", evicted.id, extra={"session": evicted.id})
         return True
 
     def make_room(self, growth: Mapping[int, int], spare: Iterable[Session] = ()) -> bool:

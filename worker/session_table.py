@@ -69,8 +69,11 @@ class SessionTable:
 
     def _line_up(self, waiting: Waiting) -> None:
         former = self._jobs.get(waiting.id)
-        self._jobs[waiting.id] = waiting
         waiting.claimed.expires = None
+        if former is not None and former.names != waiting.names:
+            self._outcomes.fail(waiting.claimed, _taken(waiting.id, former.names[0]))
+            return
+        self._jobs[waiting.id] = waiting
         if former is not None:  # delivered again while still here: the newer claim stands
             self._outcomes.drop(former.claimed)
             step = self._running(former)
@@ -222,3 +225,9 @@ class SessionTable:
     def _forget(self, waiting: Waiting) -> None:
         self.end(waiting)
         self._outcomes.drop(waiting.claimed)
+
+
+def _taken(id: str, session: str) -> TokenloomError:
+    """Somebody wrote another job over one that is here."""
+    message = f"the id {id} is taken by a job of session {session!r} that has not ended"
+    return TokenloomError.of("invalid", message, field="id", value=id, limit="an id of its own for each job")

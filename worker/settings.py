@@ -65,10 +65,10 @@ class WorkerSettings(BaseSettings):
         default="lazy", description="Rebuild the last run's cells when next needed, or at start"
     )
     heartbeat: float = Field(
-        default=0.5, gt=0, le=60, description="Seconds between heartbeats and checks for dead workers"
+        default=1.0, gt=0, le=60, description="Seconds between heartbeats and checks for dead workers"
     )
     lease: float = Field(
-        default=3.0, gt=0, le=600, description="Seconds without a heartbeat after which a worker is taken for dead"
+        default=4.0, gt=0, le=600, description="Seconds without a heartbeat after which a worker is taken for dead"
     )
     grace: float = Field(
         default=10.0, ge=0, le=3600, description="Seconds after SIGTERM in which running steps may finish"
@@ -87,12 +87,20 @@ class WorkerSettings(BaseSettings):
         description="Names of callback functions jobs may bring, comma-separated; others are refused",
     )
 
+    webhook_hosts: Annotated[frozenset[str], NoDecode] = Field(
+        default=frozenset(),
+        description="Hosts that jobs' webhooks may call, comma-separated, * for any; others are refused",
+    )
+    log: Literal["text", "json"] = Field(
+        default="text", description="Lines of the log: RQ's own, or one JSON object each"
+    )
+
     @field_validator("kv_bytes", mode="before")
     @classmethod
     def _sizes(cls, value: object) -> object:
         return parse_bytes(value) if isinstance(value, str) else value
 
-    @field_validator("callbacks", mode="before")
+    @field_validator("callbacks", "webhook_hosts", mode="before")
     @classmethod
     def _comma_separated(cls, value: object) -> object:
         return frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

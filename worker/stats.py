@@ -7,7 +7,9 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from tokenloom.native_ext.engine import Engine
+from tokenloom.schemas.errors import TokenloomError
 
+from .logs import about
 from .residency import Residency
 from .scheduler import Share
 from .step import Step
@@ -50,10 +52,50 @@ class Stats:
     def finished(self, step: Step) -> None:
         """A step ended."""
         self.steps[str(step.reason)] += 1
+        log.debug(
+            "tokenloom: step %s of session %s: %s, %d tokens",
+            step.id,
+            step.session.id,
+            step.reason,
+            len(step.tokens),
+            extra={**about(step.session.id, step.id, step=True), "reason": step.reason, "tokens": len(step.tokens)},
+        )
 
-    def refuse(self, code: str) -> None:
-        """A job was refused, by error code."""
-        self.refused[code] += 1
+    def refuse(self, error: TokenloomError, session: str | None, job: str) -> None:
+        """A job was refused; counted by error code."""
+        self.refused[error.code] += 1
+        log.info("tokenloom: job %s refused: %s", job, error, extra={**about(session, job), "code": error.code})
+
+    def resume(self, step: Step) -> None:
+        """A step that another run began goes on here."""
+        self.resumed += 1
+        log.info(
+            "tokenloom: step %s of session %s goes on after %d tokens",
+            step.id,
+            step.session.id,
+            len(step.tokens),
+            extra={**about(step.session.id, step.id, step=True), "tokens": len(step.tokens)},
+        )
+
+    def fence(self, session: str, job: str) -> None:
+        """A write was refused, since another worker has the session."""
+        self.fenced += 1
+        log.warning(
+            "tokenloom: session %s is another worker's now; what job %s did since its last commit is dropped",
+            session,
+            job,
+            extra=about(session, job),
+        )
+
+    def read_again(self, session: str, job: str) -> None:
+        """A write was refused, since Redis has another log than we thought."""
+        self.reread += 1
+        log.warning(
+            "tokenloom: Redis has another log of session %s than job %s was to go on from; taking Redis's word",
+            session,
+            job,
+            extra=about(session, job),
+        )
 
     def forward_failed(self, entries: int, error: Exception) -> None:
         """A forward raised."""
@@ -83,6 +125,8 @@ class Stats:
             "restored_tokens": self.restored_tokens,
             "failed_forwards": self.failed_forwards,
             "evicted": residency.evictions,
+            "rebuilt": residency.rebuilt,
+            "rebuilt_tokens": residency.rebuilt_tokens,
             "shared_tokens": residency.shared_tokens,
             "pages_used": engine_stats.pages_used,
             "pages_free": engine_stats.pages_free,

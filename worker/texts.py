@@ -21,6 +21,8 @@ class Texts:
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._tokenizer, self._no_tokenizer = _made(lambda: Tokenizer.from_metadata(metadata))
         self._template, self._no_template = _made(lambda: ChatTemplate.from_metadata(metadata, self._tokenizer))
+        #: Characters of the longest token: what a text of so many characters cannot be shorter than in tokens.
+        self.longest = max(map(len, metadata["tokenizer.ggml.tokens"])) if self._tokenizer is not None else 1
         if self._tokenizer is None:
             log.warning("tokenloom: serving tokens only, no text: %s", self._no_tokenizer)
 

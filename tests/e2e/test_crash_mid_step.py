@@ -52,8 +52,6 @@ def start_streams(client: Client, prefix: str, lengths: Sequence[int], **options
 @pytest.fixture(scope="module")
 def undisturbed(valkey: ValkeyServer, tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
     """The tokens of the same streams had nothing happened; shorter ones are the beginnings of these."""
-    with valkey.client() as client:
-        client.flushall()  # sessions of other modules may have the same names
     log = tmp_path_factory.mktemp("undisturbed") / "log"
     worker = WorkerProcess(valkey.url, log, name="undisturbed", settings={"engine": "fake", **QUICK}).start()
     try:

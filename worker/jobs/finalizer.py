@@ -30,6 +30,7 @@ from rq.worker import BaseWorker
 from tokenloom.schemas.keys import Keys
 from tokenloom.schemas.serializer import MsgpackSerializer
 
+from ..logs import printable
 from .fence import FencedLink
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
@@ -142,10 +143,13 @@ class Finalizer(BaseWorker):
             job=job, queue=queue, started_job_registry=queue.started_job_registry, execution=execution
         )
         job.send_webhooks(JobStatus.FINISHED)
-        self.log.info("Worker %s: %s: %s (%s)", self.name, green(job.origin), blue("Job OK"), job.id)
+        known = {"job": job.id}
+        origin = green(printable(job.origin))
+        self.log.info("Worker %s: %s: %s (%s)", self.name, origin, blue("Job OK"), job.id, extra=known)
         result_ttl = job.get_result_ttl(self.default_result_ttl)
         if self.log_result_lifespan and result_ttl > 0:
-            self.log.info("Worker %s: job %s result is kept for %s seconds", self.name, job.id, result_ttl)
+            said = "Worker %s: job %s result is kept for %s seconds"
+            self.log.info(said, self.name, job.id, result_ttl, extra=known)
 
     def store_failure(self, job: Job, execution: Execution, text: str, *, stopped: bool = False) -> None:
         """Retry or failure: result, registries, dependents, slot. Raises Lost, or what Redis answered."""

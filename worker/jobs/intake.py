@@ -10,6 +10,7 @@ from rq.logutils import blue, green
 from rq.queue import Queue
 from rq.worker import BaseWorker, DequeueStrategy
 
+from ..logs import about, printable
 from ..retrying import FIRST_WAIT, LONGEST_WAIT, transient
 from .active import ActiveJobs
 from .claimed import Claimed
@@ -97,12 +98,13 @@ class Intake:
         self._active.add(jobs)
         for claimed in jobs:
             job = claimed.job
+            known = about(claimed.session, job.id)
+            origin = green(printable(job.origin))
             if worker.log_job_description:
-                worker.log.info(
-                    "Worker %s: %s: %s (%s)", worker.name, green(job.origin), blue(job.description or ""), job.id
-                )
+                what = blue(printable(job.description or ""))
+                worker.log.info("Worker %s: %s: %s (%s)", worker.name, origin, what, job.id, extra=known)
             else:
-                worker.log.info("Worker %s: %s: %s", worker.name, green(job.origin), job.id)
+                worker.log.info("Worker %s: %s: %s", worker.name, origin, job.id, extra=known)
         if worker._dequeue_strategy == DequeueStrategy.ROUND_ROBIN:
             last = self._queue_of(jobs[-1])
             if last is not None:

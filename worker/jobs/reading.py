@@ -13,9 +13,9 @@ from redis import Redis
 from rq.utils import utcformat
 
 from tokenloom.schemas.codec import MAX_BYTES, CodecError, decode
-from tokenloom.schemas.errors import TokenloomError
+from tokenloom.schemas.errors import TokenloomError, shorten
 from tokenloom.schemas.ids import SESSION_ID_PATTERN
-from tokenloom.schemas.requests import Request
+from tokenloom.schemas.requests import MAX_APPENDED_TOKENS, Request
 from tokenloom.schemas.serializer import MsgpackSerializer
 from tokenloom.schemas.validate import parse_request
 
@@ -23,6 +23,11 @@ from .guarded import GuardedJob
 
 #: Most bytes of a job's data as stored, compressed or not.
 MAX_STORED = MAX_BYTES + 1024
+
+#: Most values in a job's data: the longest list of tokens there may be and some more. Most arrays and maps: that many
+#: messages and some more. Both bound the time a job takes to read.
+MAX_ITEMS = MAX_APPENDED_TOKENS + (1 << 16)
+MAX_CONTAINERS = 1 << 13
 
 #: RQ's numbers in a job's hash, all of which it hands to Redis or to a timer.
 _NUMBERS = {
@@ -75,12 +80,16 @@ class Reader:
         refusal: TokenloomError | None = None
         data, function, kwargs = b"", None, None
         try:
+            refuse_large(raw)
             data = inflate(raw.get(b"data", b""))
             function, kwargs = take_apart(data)
         except TokenloomError as error:
-            refusal = error
+            refusal, data = error, b""  # nobody shall take it apart again, with other limits or none
         session = readable_session(kwargs)
         job, broken = self._restore(id, raw, data)
+        if isinstance(function, str):
+            job._func_name, job._instance, job._args = function, None, []
+            job._kwargs = kwargs if isinstance(kwargs, dict) else {}
         refusal = refusal or broken
         if refusal is None and len(id) > LONGEST_ID:
             message = f"job ids have at most {LONGEST_ID} characters here, this one has {len(id)}"
@@ -89,11 +98,13 @@ class Reader:
         if refusal is None:
             try:
                 self._check_callbacks(job)
-                request = parse_request(str(function), kwargs)
+                request = parse_request(function if isinstance(function, str) else shorten(function), kwargs)
             except TokenloomError as error:
                 refusal = error
         if refusal is not None:
             job.retries_left = 0  # it would be refused again
+            if job.strange_webhook():
+                job.webhooks = []
         return Read(job, request, refusal, session)
 
     def _restore(self, id: str, raw: Mapping[bytes, bytes], data: bytes) -> tuple[GuardedJob, TokenloomError | None]:
@@ -102,10 +113,14 @@ class Reader:
         fields[b"data"] = b"-"  # set below: restore() would inflate it without a limit
         problem: TokenloomError | None = None
         try:
+            refuse_numbers(fields)
             job = self._new(id, fields)
-            problem = strange_number(job)
+            problem = strange_number(job) or strange_list(job)
+        except TokenloomError as error:
+            problem = error
         except Exception as error:  # dates, JSON, numbers, enums: RQ raises whatever they raise
-            problem = TokenloomError.of("invalid", f"the job's hash has a field RQ cannot read: {error}")
+            what = shorten(f"{type(error).__name__}: {error}".rstrip(": "))
+            problem = TokenloomError.of("invalid", f"the job's hash has a field RQ cannot read: {what}")
         if problem is not None:
             safe = (b"data", b"status", b"origin", b"worker_name", b"group_id")
             kept = {name: fields[name] for name in safe if name in fields}
@@ -123,13 +138,33 @@ class Reader:
         for which, name in job.callback_names().items():
             if name not in job.allowed:
                 listed = ", ".join(sorted(job.allowed)) or "none"
-                raise TokenloomError.of(
-                    "unknown_job",
-                    f"{which} {name!r} is not among the callbacks this worker allows (TOKENLOOM_CALLBACKS): {listed}",
-                    field=which,
-                    value=name,
-                    limit=listed,
+                message = (
+                    f"{which} {shorten(name, 80)!r} is not among the callbacks this worker allows"
+                    f" (TOKENLOOM_CALLBACKS): {listed}"
                 )
+                raise TokenloomError.of("unknown_job", message, field=which, value=name, limit=listed)
+        strange = job.strange_webhook()
+        if strange is not None:
+            raise TokenloomError.of("invalid", f"webhooks: {strange}", field="webhooks")
+
+
+def refuse_large(raw: Mapping[bytes, bytes]) -> None:
+    """Raise TokenloomError when the claim script has left something out."""
+    large = raw.get(b"tokenloom_large")
+    if large is not None:
+        what = repr(shorten(large.decode(errors="replace"), 80))
+        message = f"the job's hash is too large: {what}; at most 256 fields of 262144 bytes are accepted"
+        raise TokenloomError.of("invalid", message, field="hash", value=what)
+
+
+def refuse_numbers(raw: Mapping[bytes, bytes]) -> None:
+    """Raise TokenloomError for one of RQ's numbers that is none: RQ's own words would not say which."""
+    for field in _NUMBERS:
+        value = raw.get(field.encode())
+        if value and not re.fullmatch(rb"-?[0-9]{1,40}", value):
+            limit = f"an integer from -1 to {_MOST - 1}"
+            shown = repr(shorten(value.decode(errors="replace"), 60))
+            raise TokenloomError.of("invalid", f"{field}: {shown} is not accepted; {limit}", field=field, limit=limit)
 
 
 def inflate(stored: bytes) -> bytes:
@@ -156,7 +191,7 @@ def too_large_or_missing() -> TokenloomError:
 def take_apart(data: bytes) -> tuple[object, object]:
     """Function name and keyword arguments of a job's data. Raises TokenloomError for anything but the two."""
     try:
-        parts = decode(data, max_bytes=MAX_STORED)
+        parts = decode(data, max_bytes=MAX_STORED, max_items=MAX_ITEMS, max_containers=MAX_CONTAINERS)
     except CodecError as error:
         pickled = " (it looks like pickle)" if data[:1] == b"\x80" and data[-1:] == b"." else ""
         message = f"the job's data is not acceptable msgpack{pickled}: {error}; enqueue with MsgpackSerializer"
@@ -186,12 +221,24 @@ def strange_number(job: GuardedJob) -> TokenloomError | None:
     for field, attribute in _NUMBERS.items():
         value: Any = getattr(job, attribute)
         if value is not None and not -1 <= value < _MOST:
-            return TokenloomError.of(
-                "invalid", f"{field}: {value} is not accepted", field=field, value=value, limit=f"-1 to {_MOST - 1}"
-            )
-    listed = [("retry_intervals", job.retry_intervals), ("repeat_intervals", job.repeat_intervals)]
+            limit = f"-1 to {_MOST - 1}"
+            message = f"{field}: {shorten(value, 80)} is not accepted; {limit}"
+            return TokenloomError.of("invalid", message, field=field, value=value, limit=limit)
+    return None
+
+
+def strange_list(job: GuardedJob) -> TokenloomError | None:
+    """Why one of RQ's lists in the job cannot be used, if so."""
+    listed: list[tuple[str, Any]] = [
+        ("retry_intervals", job.retry_intervals),
+        ("repeat_intervals", job.repeat_intervals),
+    ]
     for field, value in listed:
         plain = value is None or (isinstance(value, list) and all(type(x) is int and 0 <= x < _MOST for x in value))
         if not plain:
             return TokenloomError.of("invalid", f"{field}: a list of seconds is expected", field=field, value=value)
+    needed: Any = job._dependency_ids
+    if not isinstance(needed, list) or not all(isinstance(id, str) for id in needed):
+        message = "dependency_ids: a list of job ids is expected"
+        return TokenloomError.of("invalid", message, field="dependency_ids", value=needed)
     return None

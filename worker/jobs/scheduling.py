@@ -10,8 +10,12 @@ from typing import Any
 from rq.logutils import setup_loghandlers
 from rq.scheduler import RQScheduler, run
 
+from ..logs import use
+from ..settings import load_settings
+
 
 def _run(scheduler: RQScheduler, level: Any, date_format: str, log_format: str) -> None:
+    use(load_settings().log, "scheduler")
     setup_loghandlers(level=level, date_format=date_format, log_format=log_format, name="rq.scheduler")
     run(scheduler)
 

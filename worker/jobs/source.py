@@ -82,7 +82,7 @@ class JobSource:
             total.skipped += len(skipped)
             for id in skipped:
                 log.info(
-                    "tokenloom: dropped id %s from a queue: no such job, or it is not queued",
+                    "tokenloom: dropped id %r from a queue: no such job, or it is not queued, or RQ makes no such ids",
                     id.decode(errors="replace"),
                 )
             total.jobs.extend(self._claimed(*job) for job in claimed)

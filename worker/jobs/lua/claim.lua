@@ -79,10 +79,20 @@ local function give(session, owner)
   return epoch
 end
 
+-- What is too large is left out, and `tokenloom_large` says what that was, for whoever reads the job to refuse it.
 local function hash_of(job)
+  local held = redis.call('HLEN', job)
+  if held > MAX_FIELDS then
+    local origin = redis.call('HGET', job, 'origin') or ''
+    return {'origin', origin, 'status', 'started', 'tokenloom_large', held .. ' fields'}
+  end
   local fields = redis.call('HGETALL', job)
   for i = 1, #fields, 2 do
-    if fields[i] == 'data' and #fields[i + 1] > max_data then
+    if #fields[i + 1] > (fields[i] == 'data' and max_data or MAX_META) then
+      if fields[i] ~= 'data' and fields[i] ~= 'exc_info' and fields[i] ~= 'result' then
+        fields[#fields + 1] = 'tokenloom_large'
+        fields[#fields + 1] = string.sub(fields[i], 1, 64)
+      end
       fields[i + 1] = ''
     end
   end

@@ -9,8 +9,9 @@
 --  * Whoever finds a worker dead puts its jobs and its inbox back at the front of their queues before anything newer.
 
 local EXPIRES_UNOPENED = 600     -- seconds that a session hash made by a claim lives unless the session is opened
-local SEQUENCES_KEPT = 86400      -- seconds that a dead worker's session table is kept
-local MAX_META = 262144          -- bytes; more is not looked at
+local SEQUENCES_KEPT = 86400     -- seconds that a dead worker's session table is kept
+local MAX_META = 262144          -- bytes of meta, or of any field of a job but its data; more is not looked at
+local MAX_FIELDS = 256           -- of a job's hash; RQ writes about 40
 local MAX_SESSIONS = 1025        -- a job's own, and the targets of the widest clone
 
 local function key(kind, a, b)
