@@ -75,6 +75,8 @@ class Plan:
             "lease": self.lease,
             "grace": 1,
             "closed_ttl": CLOSED_TTL,
+            # every death here comes from outside, and three within seconds would pass for a step's own doing
+            "max_deaths": 9,
         }
 
 
