@@ -65,10 +65,10 @@ class WorkerSettings(BaseSettings):
         default="lazy", description="Rebuild the last run's cells when next needed, or at start"
     )
     heartbeat: float = Field(
-        default=1.0, gt=0, le=60, description="Seconds between heartbeats and checks for dead workers"
+        default=0.5, gt=0, le=60, description="Seconds between heartbeats and checks for dead workers"
     )
     lease: float = Field(
-        default=4.0, gt=0, le=600, description="Seconds without a heartbeat after which a worker is taken for dead"
+        default=3.0, gt=0, le=600, description="Seconds without a heartbeat after which a worker is taken for dead"
     )
     grace: float = Field(
         default=10.0, ge=0, le=3600, description="Seconds after SIGTERM in which running steps may finish"

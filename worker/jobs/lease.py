@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,16 +25,37 @@ class NameTaken(ValueError):
         super().__init__(f"There exists an active worker named {name!r} already")
 
 
+def _stat(pid: int) -> list[str]:
+    """The kernel's account of a process, from its state on; empty where there is none to be had."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
 def process_begun(pid: int) -> str:
     """When a process of this machine began, in the kernel's own count; "" where that cannot be known."""
+    stat = _stat(pid)
+    return stat[19] if len(stat) > 19 else ""
+
+
+@cache
+def place() -> str:
+    """Where process ids mean the same as here: this boot of this machine, and its namespace of process ids.
+
+    "" where that cannot be known. Containers may share a host's name, but not this.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
         return ""
 
 
 def process_lives(pid: int) -> bool:
-    """Whether this machine runs a process of that id."""
+    """Whether this machine runs a process of that id. One that has ended and was not yet waited for does not run."""
+    if _stat(pid)[:1] in (["Z"], ["X"]):
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -59,6 +81,11 @@ def surely_dead(host: str, pid: str, begun: str) -> bool:
     return bool(begun and now) and begun != now
 
 
+def dead_here(place_of: str, pid: str, begun: str) -> bool:
+    """Whether a worker of this very place has ended. False where that cannot be told from here."""
+    return place_of == place() != "" and surely_dead(socket.gethostname(), pid, begun)
+
+
 class Lease:
     """The lease of one worker name. ``incarnation`` is of this life; ``renew_as_new`` begins another."""
 
@@ -69,7 +96,12 @@ class Lease:
         self._link = link
         self._keys = keys
         self._scripts = Scripts(link, keys)
-        self._static = {"pid": str(os.getpid()), "host": socket.gethostname(), "begun": process_begun(os.getpid())}
+        self._static = {
+            "pid": str(os.getpid()),
+            "host": socket.gethostname(),
+            "begun": process_begun(os.getpid()),
+            "place": place(),
+        }
 
     def fields(self, stats: dict[str, int | float | str]) -> list[str | int | float]:
         """What the worker's hash holds besides its incarnation, as field, value, ..."""

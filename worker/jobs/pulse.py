@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from redis import Redis
 from rq.job import Job
-from rq.utils import now, utcformat
+from rq.utils import as_text, now, utcformat
 
 from tokenloom.schemas.keys import Keys
 
@@ -20,7 +21,7 @@ from ..retrying import transient
 from .active import ActiveJobs
 from .claimed import Claimed, Interruption
 from .contact import Contact
-from .lease import Lease
+from .lease import Lease, dead_here, place
 from .scripts import Scripts
 from .source import ABANDONED_AFTER
 
@@ -60,6 +61,7 @@ class Pulse:
         self.requeued = 0
         self.buried = 0
         self._link = link
+        self._keys = keys
         self._scripts = Scripts(link, keys)
         self._lease = lease
         self._active = active
@@ -140,11 +142,27 @@ class Pulse:
             self._scripts("refresh", arguments)
 
     def _reap(self) -> None:
-        answer = self._scripts("reap", [self._lease.name])
+        answer = self._scripts("reap", [self._lease.name, *self._dead_neighbours()])
         for name, back in zip(answer[::2], answer[1::2], strict=True):
             self.buried += 1
             self.requeued += back
             log.warning("tokenloom: worker %s is dead; %d jobs of it are back in their queues", name.decode(), back)
+
+    def _dead_neighbours(self) -> list[str]:
+        """Name and incarnation of each worker that has ended on this machine, whose lease need not be waited for."""
+        members: Any = self._link.smembers(self._keys.workers)
+        names = sorted(name.decode() for name in members if name.decode() != self._lease.name)
+        if not names or not place():
+            return []
+        pipe = self._link.pipeline(transaction=False)
+        for name in names:
+            pipe.hmget(self._keys.worker(name), "place", "pid", "begun", "incarnation")
+        dead = []
+        for name, fields in zip(names, pipe.execute(), strict=True):
+            where, pid, begun, incarnation = (as_text(field or b"") for field in fields)
+            if dead_here(where, pid, begun):
+                dead += [name, incarnation]
+        return dead
 
     def _run(self) -> None:
         next_beat = time.monotonic()
