@@ -17,7 +17,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of everything that is drawn")
     parser.add_argument("--model", type=Path, help="run the real engine on this GGUF file instead of the fake")
     parser.add_argument("--every", type=float, default=2.5, help="seconds between two disturbances")
-    parser.add_argument("--pace", type=float, default=0.12, help="seconds between two requests of one producer")
+    parser.add_argument("--pace", type=float, default=0.2, help="seconds between two requests of one producer")
     parser.add_argument("--folder", type=Path, help="where the run's files go; kept only after a violation by default")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="chaos-"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -109,6 +110,8 @@ class Recorder:
                 for id, fields in entries:
                     event = msgpack.unpackb(fields[b"e"])
                     del event["v"], event["at"]
+                    for name in ("type", "session", "job"):
+                        event[name] = sys.intern(event[name])  # there may be a million of them
                     self.history.events[session].append((id.decode(), event))
                     self._last[session] = streams[key.decode()] = id.decode()
                 self._moved[session] = now

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ def chaos(plan: Plan) -> Report:
     server.start(60)
     torment: Torment | None = None
     producers: list[subprocess.Popen[bytes]] = []
+    calm = ThreadPoolExecutor(1)
     try:
         torment = Torment(
             server,
@@ -131,7 +133,12 @@ def chaos(plan: Plan) -> Report:
         producers = [start_producer(plan, server.url, number) for number in range(PRODUCERS)]
         watch = StatsWatch(server.url)
         disturb(plan, torment, watch, report)
-        history = settle(plan, server, torment, producers, recorder, watch, report)
+        history = settle(plan, server, producers, recorder, report)
+        began = time.monotonic()
+        reference = calm.submit(replay, history, plan.folder, plan.engine, patience=120 + plan.seconds)
+        close(plan, server, torment, history, watch, report)
+        calm.shutdown()
+        report.took["undisturbed"] = time.monotonic() - began
     finally:
         for producer in producers:
             producer.kill()
@@ -139,10 +146,7 @@ def chaos(plan: Plan) -> Report:
         if torment is not None:
             torment.kill_rest()
         server.close()
-    began = time.monotonic()
-    reference = replay(history, plan.folder, plan.engine, patience=60 + plan.seconds)
-    report.took["undisturbed"] = time.monotonic() - began
-    verdict = check(history, reference)
+    verdict = check(history, reference.result())
     report.figures = verdict.figures
     report.violations += verdict.violations
     if not report.counts["kills"]:
@@ -177,15 +181,9 @@ def disturb(plan: Plan, torment: Torment, watch: StatsWatch, report: Report) -> 
 
 
 def settle(
-    plan: Plan,
-    server: ValkeyServer,
-    torment: Torment,
-    producers: list[subprocess.Popen[bytes]],
-    recorder: Recorder,
-    watch: StatsWatch,
-    report: Report,
+    plan: Plan, server: ValkeyServer, producers: list[subprocess.Popen[bytes]], recorder: Recorder, report: Report
 ) -> History:
-    """The good time after it: every job ends, every session is closed, every worker leaves; what is left is counted."""
+    """The good time after it: every job ends, and what there is to read has been read."""
     began = time.monotonic()
     for number, producer in enumerate(producers):
         if code := producer.wait(300):
@@ -194,13 +192,21 @@ def settle(
     with server.client() as redis:
         leftovers.wait_quiet(redis, 10)
         history = recorder.finish()
-        history.save(plan.folder / "history.json")
+    history.save(plan.folder / "history.json")
+    report.took["settling"] = time.monotonic() - began
+    return history
+
+
+def close(
+    plan: Plan, server: ValkeyServer, torment: Torment, history: History, watch: StatsWatch, report: Report
+) -> None:
+    """Every session is closed, and every worker leaves; what is left is counted."""
+    began = time.monotonic()
+    with server.client() as redis:
         with Client(server.url) as client:
             closing = [client.session(session).close(wait=False) for session in history.logs]
             for pending in closing:
                 pending.result(60)
-        report.took["settling"] = time.monotonic() - began
-        began = time.monotonic()
         report.violations += leftovers.sessions_left(redis, CLOSED_TTL + 10)
         time.sleep(3 * plan.heartbeat)
         watch.look()
@@ -210,5 +216,4 @@ def settle(
             if code := worker.terminate():
                 report.violations.append(f"worker {worker.name} ended with {code} on SIGTERM")
         report.violations += leftovers.after_workers_ended(redis)
-        report.took["closing"] = time.monotonic() - began
-    return history
+    report.took["closing"] = time.monotonic() - began

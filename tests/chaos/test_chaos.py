@@ -8,7 +8,7 @@ from chaos.run import Plan, chaos
 
 
 def test_kills_pauses_and_outages_lose_and_double_nothing(tmp_path: Path) -> None:
-    report = chaos(Plan(seconds=70, seed=20, folder=tmp_path, every=2.0))
+    report = chaos(Plan(seconds=65, seed=20, folder=tmp_path, every=2.0))
     print(report)
     assert not report.violations, f"\n{report}"
     assert report.counts["kills"] > 0
