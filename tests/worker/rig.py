@@ -136,9 +136,11 @@ def texts_of(engine: Engine) -> Texts:
 def joined(events: Sequence[Any], inherited: Sequence[int] = ()) -> list[int]:
     """The log that a reader of the events would put together; fails on a gap, an overlap or a bad length.
 
-    A clone's first tokens are ``inherited``.
+    A clone's first tokens are ``inherited``. Of a session that was opened more than once, its last life counts.
     """
     log: list[int] = []
+    births = [index for index, event in enumerate(events) if event.type == "opened"]
+    events = events[births[-1] :] if births else events
     for event in events:
         if event.type == "opened":
             log = list(inherited[: event.length])
