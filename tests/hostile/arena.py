@@ -116,7 +116,8 @@ class Bystander(threading.Thread):
         tokens: list[int] = []
         until = time.monotonic() + 30
         while time.monotonic() < until:
-            for _, entries in self.redis.xread({KEYS.events("bystander"): last}, block=1000) or []:
+            answer: Any = self.redis.xread({KEYS.events("bystander"): last}, block=1000)
+            for _, entries in answer or []:
                 for entry, fields in entries:
                     last = entry
                     event = decode_event(fields[b"e"])

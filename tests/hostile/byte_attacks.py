@@ -35,8 +35,8 @@ CLOSE = payload(JOBS + "close", {"session": TARGET})
 
 def close_with(value: bytes) -> bytes:
     """A close of the target with one more argument, whose encoding is ``value``."""
-    head = b"\x94" + msgpack.packb(JOBS + "close") + b"\xc0\x90"
-    return head + b"\x82" + msgpack.packb("session") + msgpack.packb(TARGET) + msgpack.packb("x") + value
+    head: bytes = b"\x94" + msgpack.packb(JOBS + "close") + b"\xc0\x90"
+    return head + b"\x82\xa7session\xa6target\xa1x" + value
 
 
 def pickles(canary: Path) -> dict[str, Attack]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -104,7 +105,7 @@ def test_an_id_too_long_for_events_is_refused(arena: Arena) -> None:
 
 def test_a_steps_id_may_be_anothers_in_another_session(arena: Arena) -> None:
     step = {"generation": {"max_tokens": 2, "ignore_eos": True, "temperature": 0.0}, "text": "hi"}
-    results = []
+    results: list[Any] = []
     for session in ("first", "second"):
         arena.run(f"open-{session}", payload(JOBS + "open", {"session": session, "seed": 1}))
         enqueue(arena.redis, "same", payload(JOBS + "step", {"session": session, **step}))
