@@ -121,7 +121,8 @@ class Producer:
         follow = self.random.random() < 0.3
         if op == "step":
             step = Step(self.client.connection, office, watch)
-            slots[0].steps.append(step)
+            if "expect" not in facts:  # it might be cancelled instead
+                slots[0].steps.append(step)
             self.waits.append(self.pool.submit(self._wait_for_step, slots[0], step, follow))
         else:
             pending: Pending[Versioned] = Pending(self.client.connection, office, watch, lambda result: result)
@@ -208,7 +209,8 @@ class Producer:
             length = 0
         with self.lock:
             slot.ahead -= 1
-            slot.steps.remove(step)
+            if step in slot.steps:
+                slot.steps.remove(step)
             if length and slot.last == step.id:
                 slot.floor = length
 
