@@ -188,8 +188,10 @@ class Store:
 
         def ask(pipe: Pipeline) -> None:
             for session in sessions:
-                keys = (self.keys.session(session.id), inbox)
-                pipe.evalsha(self._sha["release"], 2, *keys, self.owner, session.epoch)
+                hash_key, *others = self._session_keys(session.id)
+                keys = (hash_key, inbox, *others)
+                arguments = (self.owner, session.epoch, self.settings.closed_ttl)
+                pipe.evalsha(self._sha["release"], len(keys), *keys, *arguments)
 
         return [session for session, answer in zip(sessions, self._ask(ask), strict=True) if answer]
 

@@ -91,6 +91,18 @@ def test_a_closed_session_with_more_jobs_stays_with_its_worker(rig: Rig) -> None
     assert rig.run(step("t", [1]))[0].length == 7
 
 
+def test_a_close_done_before_its_worker_died_leaves_nothing_longer_than_another(make_rig: MakeRig) -> None:
+    first = make_rig(closed_ttl=20)
+    first.run(OpenRequest(session="t"), step("t", [1]), first.claim(CloseRequest(session="t"), "close"))
+    second = make_rig(worker="V", closed_ttl=20)
+    keys = [getattr(second.keys, kind)("t") for kind in ("session", "log", "steps", "finished", "events")]
+    for key in keys:
+        second.redis.expire(key, 600)  # as a claim does
+    (again,) = second.run(second.claim(CloseRequest(session="t"), "close", deaths=1))
+    assert again.closed
+    assert all(0 < second.redis.ttl(key) <= 20 for key in keys)
+
+
 def test_a_closed_session_is_given_up_later_when_a_job_may_be_on_its_way(rig: Rig) -> None:
     rig.redis.rpush(rig.keys.worker_inbox("W"), "some-job")
     rig.run(OpenRequest(session="t"), CloseRequest(session="t"))

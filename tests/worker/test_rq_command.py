@@ -23,7 +23,7 @@ def test_help_lists_every_setting_with_default_and_meaning() -> None:
         line = next(line for line in shown.output.splitlines() if line.startswith(f"  TOKENLOOM_{name.upper()} "))
         assert str(field.description) in line
         assert "[default: " in line
-    assert "[default: 4.0]" in shown.output
+    assert "[default: 3.0]" in shown.output
 
 
 def test_arguments_are_rqs_and_the_queue_is_steps_unless_named() -> None:
