@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -20,6 +22,7 @@ def main() -> int:
     parser.add_argument("--pace", type=float, default=0.2, help="seconds between two requests of one producer")
     parser.add_argument("--folder", type=Path, help="where the run's files go; kept only after a violation by default")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers and server are ended as well
     folder = given.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     report = chaos(Plan(given.seconds, given.seed, folder, given.model, every=given.every, pace=given.pace))
     print(report)
