@@ -376,10 +376,10 @@ class BatchWorker(BaseWorker):
             if self.intake.suspended
             else WorkerStatus.IDLE
         )
-        self._state = state.value
+        changed, self._state = state.value != self._state, state.value
         title = f"Running {cycle.active} jobs" if cycle.active else "Listening on " + ",".join(self.queue_names())
         moment = time.monotonic()
-        if moment - self._stats_at >= self.settings.heartbeat / 2 or not self._stats:
+        if changed or moment - self._stats_at >= self.settings.heartbeat / 2 or not self._stats:
             self._stats, self._stats_at = cycle.stats(), moment
             if title != self._title:
                 self._title = title
