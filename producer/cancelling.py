@@ -13,7 +13,7 @@ from .talk import Ask, Talk, patient
 UNCLAIMED_TTL = 3600
 
 _MARK = """
-local record = redis.call('HGET', KEYS[2], ARGV[1])
+local record = redis.call('HGET', ARGV[4], ARGV[1])
 if record then
   local reason = cmsgpack.unpack(record).reason
   if reason and reason ~= 'error' then return 0 end
@@ -31,7 +31,9 @@ def request_cancel(keys: Keys, session: str, step: str, *, where: str, patience:
     The worker that has it ends it as ``cancelled`` at its next commit; one that is still in the queue ends as soon as
     it is claimed.
     """
-    names = (keys.session(session), keys.steps(session))
-    mark = ("EVAL", _MARK, 2, *names, step, f"{time.time():.3f}", UNCLAIMED_TTL)
+    # The steps hash is no declared key: a user of Redis that may only read it could not run the script. It has the same
+    # hash tag, so a cluster has it in the same place.
+    marked_at = f"{time.time():.3f}"
+    mark = ("EVAL", _MARK, 1, keys.session(session), step, marked_at, UNCLAIMED_TTL, keys.steps(session))
     (marked,) = yield from patient(Ask((mark,)), where=where, patience=patience)
     return bool(marked)

@@ -11,7 +11,7 @@ const OVER = ["finished", "failed", "stopped", "canceled"];
 
 // The mark that asks a step to end; docs/protocol.md has it.
 const CANCEL = `
-local record = redis.call('HGET', KEYS[2], ARGV[1])
+local record = redis.call('HGET', ARGV[4], ARGV[1])
 if record then
   local reason = cmsgpack.unpack(record).reason
   if reason and reason ~= 'error' then return 0 end
@@ -134,8 +134,8 @@ export class Producer {
 
   /** False when the step is over already. */
   async cancel({ id, session }) {
-    const names = [key(session, "session"), key(session, "steps")];
-    return (await this.redis("EVAL", CANCEL, "2", ...names, id, String(Date.now() / 1000), "3600")) === 1;
+    const given = [id, String(Date.now() / 1000), "3600", key(session, "steps")];
+    return (await this.redis("EVAL", CANCEL, "1", key(session, "session"), ...given)) === 1;
   }
 
   /** The token ids of the log, and which of them were generated. */
