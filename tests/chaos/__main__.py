@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from chaos.run import Plan, chaos
+from chaos.run import Plan, chaos, judge_again
 
 
 def main() -> int:
@@ -21,10 +21,12 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=2.5, help="seconds between two disturbances")
     parser.add_argument("--pace", type=float, default=0.2, help="seconds between two requests of one producer")
     parser.add_argument("--folder", type=Path, help="where the run's files go; kept only after a violation by default")
+    parser.add_argument("--again", action="store_true", help="only judge the history in --folder once more")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers and server are ended as well
     folder = given.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
-    report = chaos(Plan(given.seconds, given.seed, folder, given.model, every=given.every, pace=given.pace))
+    plan = Plan(given.seconds, given.seed, folder, given.model, every=given.every, pace=given.pace)
+    report = judge_again(plan) if given.again else chaos(plan)
     print(report)
     if not report.violations and given.folder is None:
         shutil.rmtree(folder)

@@ -155,6 +155,13 @@ def chaos(plan: Plan) -> Report:
     return report
 
 
+def judge_again(plan: Plan) -> Report:
+    """Run the jobs of a former run's history undisturbed and judge it anew."""
+    history = History.load(plan.folder / "history.json")
+    verdict = check(history, replay(history, plan.folder, plan.engine, patience=120 + plan.seconds))
+    return Report(plan, verdict.violations, verdict.figures)
+
+
 def start_producer(plan: Plan, url: str, number: int) -> subprocess.Popen[bytes]:
     """A producer in a process of its own."""
     arguments = [url, str(plan.seed), str(number), str(plan.seconds), str(plan.pace), str(plan.folder)]

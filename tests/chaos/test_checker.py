@@ -248,5 +248,24 @@ def test_a_doctored_history_is_objected_to(case: str) -> None:
     assert any(words in violation for violation in violations), "\n".join(violations) or "no objection"
 
 
+def test_a_step_that_no_longer_fits_is_refused_in_both_runs_or_objected_to() -> None:
+    def refused(history: History) -> None:
+        put(history, "s", 9, reason="error", length=1, usage=usage(0, 0), error={"code": "context_full"})
+        history.events["s"].pop(8)
+        history.answers["b"] = [{"error": "context_full"}]
+        history.endings["b"]["status"] = "failed"
+        history.logs["s"] = [1]
+
+    history, reference = sound()
+    refused(history)
+    assert any("step b of s ended with error context_full" in one for one in check(history, reference).violations)
+    history, reference = sound()
+    refused(history)
+    reference.steps["b"] = {"tokens": [], "text": "", "reason": "error", "error": "context_full"}
+    reference.logs["s"] = [1]
+    history.kept.clear()
+    assert check(history, reference).violations == []
+
+
 def test_each_objection_is_of_its_own() -> None:
     assert len({words for _, words in CASES.values()}) >= len(CASES) - 1
