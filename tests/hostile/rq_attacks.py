@@ -143,6 +143,13 @@ METAS = {
     ),
 }
 
+ORIGINS = {
+    "an origin that is not UTF-8": b"\xff\xfe",
+    "another queue for an origin": b"other",
+    "an origin with a line break": b"steps\nother",
+    "an origin of 100 KB": b"o" * 100_000,
+}
+
 ATTACKS = CALLBACKS | WEBHOOKS | NUMBERS | METAS
 
 #: Meta that makes no sense is as good as none: the step runs.

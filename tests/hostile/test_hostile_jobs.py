@@ -19,7 +19,7 @@ ATTACKS: dict[str, Attack] = {
     **{f"hash: {name}": attack for name, attack in rq_attacks.ATTACKS.items()},
 }
 PICKLES = list(byte_attacks.pickles(Path()))
-_NUMBERS = {name: number for number, name in enumerate([*ATTACKS, *PICKLES, *rq_attacks.HARMLESS])}
+_NUMBERS = {name: number for number, name in enumerate([*ATTACKS, *PICKLES, *rq_attacks.HARMLESS, *rq_attacks.ORIGINS])}
 
 
 def suffer(arena: Arena, name: str, attack: Attack) -> None:
@@ -76,6 +76,22 @@ def test_meta_without_sense_is_as_good_as_none(arena: Arena, name: str) -> None:
     arena.bystander.next_round()
     arena.settled(before | {f"rq:job:{id}", f"rq:results:{id}"})
     arena.job(id).delete()
+    arena.alive()
+
+
+@pytest.mark.parametrize("name", rq_attacks.ORIGINS)
+def test_a_jobs_origin_is_where_it_was_found(arena: Arena, name: str) -> None:
+    id = f"attack-{_NUMBERS[name]}"
+    before = arena.keys()
+    done = payload(JOBS + "open", {"session": TARGET, "exist_ok": True})
+    for data, end in ((done, "finished"), (b"\xc1", "failed")):
+        enqueue(arena.redis, id + end, data, {"origin": rq_attacks.ORIGINS[name]})
+        assert arena.ended(id + end) == end
+        arena.bystander.next_round()
+        arena.settled(before | {f"rq:job:{id}{end}", f"rq:results:{id}{end}"})
+        assert arena.redis.zscore(f"rq:{end}:steps", id + end) is not None
+        arena.job(id + end).delete()
+        arena.redis.zrem(f"rq:{end}:steps", id + end)
     arena.alive()
 
 

@@ -122,8 +122,8 @@ class Reader:
             what = shorten(f"{type(error).__name__}: {error}".rstrip(": "))
             problem = TokenloomError.of("invalid", f"the job's hash has a field RQ cannot read: {what}")
         if problem is not None:
-            safe = (b"data", b"status", b"origin", b"worker_name", b"group_id")
-            kept = {name: fields[name] for name in safe if name in fields}
+            kept = {name: fields[name] for name in (b"data", b"origin", b"worker_name") if readable(fields.get(name))}
+            kept[b"status"] = b"started"
             kept[b"created_at"] = kept[b"started_at"] = utcformat(datetime.now(timezone.utc)).encode()
             job = self._new(id, kept)
         job.data = data
@@ -146,6 +146,14 @@ class Reader:
         strange = job.strange_webhook()
         if strange is not None:
             raise TokenloomError.of("invalid", f"webhooks: {strange}", field="webhooks")
+
+
+def readable(value: bytes | None) -> bool:
+    """Whether there is a value, and it is text."""
+    try:
+        return value is not None and bool(value.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def refuse_large(raw: Mapping[bytes, bytes]) -> None:

@@ -135,7 +135,8 @@ local function start(id, job, origin, sessions)
 end
 
 -- Routes a job to the owner of its first session; sessions that nobody owns go to that worker too.
-local function route(id, sessions, owner, name)
+local function route(id, origin, sessions, owner, name)
+  redis.call('HSET', key('job', id), 'origin', origin)
   redis.call('RPUSH', key('inbox', name), id)
   for i = 2, #sessions do
     local state = standing(sessions[i])
@@ -179,10 +180,8 @@ local function advance(list, queue_name)
     look_ahead(list)
     return false
   end
-  local origin = fields[2]
-  if not origin or origin == '' then
-    origin = queue_name
-  end
+  -- where it was found, whatever it says itself: a registry or a queue is never named by a producer
+  local origin = queue_name ~= '' and queue_name or fields[2] or ''
   local state, owner, name
   if sessions[1] then
     state, owner, name = standing(sessions[1])
@@ -195,7 +194,7 @@ local function advance(list, queue_name)
     bury_in_rq(name)
     buried[name] = true
   elseif state == 'live' then
-    route(id, sessions, owner, name)
+    route(id, origin, sessions, owner, name)
   else
     start(id, job, origin, sessions)
   end
