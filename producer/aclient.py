@@ -69,6 +69,7 @@ class AsyncClient:
         namespace: str = DEFAULT_NAMESPACE,
         tenant: str | None = None,
         patience: float = 60.0,
+        max_queue: int | None = None,
     ) -> None:
         if (connection is None) != (enqueue_connection is None):
             raise TypeError("give connection and enqueue_connection together, or a URL instead of both")
@@ -77,7 +78,7 @@ class AsyncClient:
         self._enqueue_connection = connect(enqueue_connection if enqueue_connection is not None else url)
         self.connection = connection if connection is not None else Redis.from_url(url)
         refuse_decoding(self.connection)
-        self._office = Office(self._enqueue_connection, queue, namespace, tenant, patience)
+        self._office = Office(self._enqueue_connection, queue, namespace, tenant, patience, max_queue)
 
     def __repr__(self) -> str:
         return f"<AsyncClient of {self._office.where}, queue {self._office.queue_name!r}>"

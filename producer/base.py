@@ -32,13 +32,21 @@ Message = Mapping[str, str] | BaseModel
 class Office:
     """Makes requests, enqueues them and watches their jobs, for one queue and namespace. Holds no socket of its own."""
 
-    def __init__(self, connection: Redis, queue: str, namespace: str, tenant: str | None, patience: float) -> None:
+    def __init__(
+        self,
+        connection: Redis,
+        queue: str,
+        namespace: str,
+        tenant: str | None,
+        patience: float,
+        max_queue: int | None = None,
+    ) -> None:
         self.keys = Keys(namespace)
         self.where = describe(connection)
         self.tenant = tenant
         self.patience = patience
         self.queue_name = queue
-        self.enqueuer = Enqueuer(connection, queue, self.keys)
+        self.enqueuer = Enqueuer(connection, queue, self.keys, max_queue)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

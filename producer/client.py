@@ -52,8 +52,8 @@ class Client:
 
     ``redis`` is a URL, a ``redis.Redis`` (without ``decode_responses``), or None for ``REDIS_URL``, ``RQ_REDIS_URL``
     or the local server. ``tenant`` is whose share of the worker the jobs count against. ``patience`` is how many
-    seconds readers bear with a Redis that is away before they raise RedisUnavailable. Thread-safe; making one asks
-    Redis nothing.
+    seconds readers bear with a Redis that is away before they raise RedisUnavailable. With ``max_queue`` jobs waiting,
+    new ones raise Overloaded (but closing never does). Thread-safe; making one asks Redis nothing.
     """
 
     def __init__(
@@ -64,10 +64,11 @@ class Client:
         namespace: str = DEFAULT_NAMESPACE,
         tenant: str | None = None,
         patience: float = 60.0,
+        max_queue: int | None = None,
     ) -> None:
         self.connection = connect(redis)
         self._own = not isinstance(redis, Redis)
-        self._office = Office(self.connection, queue, namespace, tenant, patience)
+        self._office = Office(self.connection, queue, namespace, tenant, patience, max_queue)
 
     def __repr__(self) -> str:
         return f"<Client of {self._office.where}, queue {self._office.queue_name!r}>"

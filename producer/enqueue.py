@@ -16,7 +16,7 @@ from rq.job import Dependency, Job
 from tokenloom.schemas.codec import CodecError
 from tokenloom.schemas.errors import TokenloomError
 from tokenloom.schemas.keys import Keys
-from tokenloom.schemas.requests import Request
+from tokenloom.schemas.requests import CloseRequest, Request
 from tokenloom.schemas.serializer import MsgpackSerializer
 
 #: RQ's own limit of 180 s would end long generations; ``job_timeout`` overrides it, -1 for none.
@@ -57,9 +57,10 @@ class Placed:
 class Enqueuer:
     """Puts requests into one queue. Thread-safe."""
 
-    def __init__(self, connection: Redis, queue: str, keys: Keys) -> None:
+    def __init__(self, connection: Redis, queue: str, keys: Keys, max_queue: int | None = None) -> None:
         self.connection = connection
         self.keys = keys
+        self.max_queue = max_queue
         self.queue = Queue(queue, connection=connection, serializer=MsgpackSerializer, default_timeout=JOB_TIMEOUT)
 
     def spec(
@@ -91,8 +92,10 @@ class Enqueuer:
     def place(self, request: Request, job_id: str | None, options: Mapping[str, Any]) -> Placed:
         """Enqueues the request, or finds the job that has this id already.
 
-        Raises InvalidRequest when that job is another's, or when the request is too large.
+        Raises InvalidRequest when that job is another's, or when the request is too large, and Overloaded when the
+        queue is longer than allowed.
         """
+        self._check_length(request, job_id)
         given = dict(options)
         later, at = given.pop("enqueue_in", None), given.pop("enqueue_at", None)
         if later is not None and at is not None:
@@ -139,6 +142,24 @@ class Enqueuer:
         """The id of the newest entry of the session's stream; ``0-0`` when there is none."""
         newest: Any = self.connection.xrevrange(self.keys.events(session), count=1)
         return newest[0][0].decode() if newest else "0-0"
+
+    def _check_length(self, request: Request, job_id: str | None) -> None:
+        """Refuse a new job while too many wait; closing, which frees something, and a known id are never refused.
+
+        Producers that look at the same moment may pass together, by one job each.
+        """
+        if self.max_queue is None or isinstance(request, CloseRequest):
+            return
+        waiting = self.queue.count
+        if waiting < self.max_queue or (job_id is not None and Job.exists(job_id, connection=self.connection)):
+            return
+        raise TokenloomError.of(
+            "overloaded",
+            f"queue {self.queue.name!r} has {waiting} jobs waiting, and this client allows {self.max_queue}: try later",
+            field="max_queue",
+            value=waiting,
+            limit=f"fewer than {self.max_queue}",
+        )
 
     def _enqueue_dependent(self, spec: JobSpec) -> None:
         """``unique=True`` for a job with dependencies, which RQ does not offer: watch its key, then write."""

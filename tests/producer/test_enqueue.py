@@ -13,7 +13,15 @@ from rq import Callback, Queue, Retry
 from rq.job import Dependency, JobStatus
 from rq.registry import ScheduledJobRegistry
 
-from tokenloom.producer import ChatMessage, Client, InvalidRequest, NoSuchStep, RedisUnavailable, TokenloomError
+from tokenloom.producer import (
+    ChatMessage,
+    Client,
+    InvalidRequest,
+    NoSuchStep,
+    Overloaded,
+    RedisUnavailable,
+    TokenloomError,
+)
 from tokenloom.schemas import AppendedEvent, decode, parse_request
 
 
@@ -273,3 +281,18 @@ def test_what_is_not_an_address_or_decodes_is_refused(redis_url: str) -> None:
         Client("localhost:6379")
     with pytest.raises(ValueError, match="decode_responses=True cannot be used"):
         Client(Redis.from_url(redis_url, decode_responses=True))
+
+
+def test_a_full_queue_refuses_new_jobs_but_no_known_id_and_no_close(redis: Redis) -> None:
+    client = Client(redis, max_queue=2)
+    session = client.session("a")
+    session.step("x", step_id="one")
+    session.step("x", step_id="two")
+    with pytest.raises(Overloaded) as refused:
+        session.step("x", step_id="three")
+    body = refused.value.body
+    assert (body.code, body.field, body.value, body.limit) == ("overloaded", "max_queue", "2", "fewer than 2")
+    assert "queue 'steps' has 2 jobs waiting" in body.message
+    assert session.step("x", step_id="two").id == "two"
+    session.close(wait=False)
+    assert redis.llen("rq:queue:steps") == 3
