@@ -1,9 +1,10 @@
 """How long streams stand still when their worker is killed: from the signal to each stream's next token.
 
-    python benchmarks/recovery.py [--engine fake] [--kills 20] [--restarts 10] [--streams 32] [--json FILE]
+    python benchmarks/recovery.py [--engine fake] [--kills 20] [--restarts 10] [--streams 32] [--apart] [--json FILE]
 
 Two workers at default settings serve 32 streams, and the one that has most of them gets SIGKILL; the other takes over.
-Then one worker alone is killed and started again under its name. Every stream is checked: each position once, no gap.
+With ``--apart`` the other takes it for one of another machine, and has to wait for its lease. Then one worker alone is
+killed and started again under its name. Every stream is checked: each position once, no gap.
 Exit code 1 when a stream took longer than the limits, or when anything was lost or doubled.
 """
 
@@ -141,8 +142,9 @@ class Streams:
 class Bench:
     """A server, workers of one kind, and the measurements."""
 
-    def __init__(self, settings: Mapping[str, Any], streams: int, folder: Path) -> None:
+    def __init__(self, settings: Mapping[str, Any], streams: int, folder: Path, *, apart: bool = False) -> None:
         self.settings = settings
+        self.apart = apart
         self.streams = streams
         self.folder = folder
         self.server = ValkeyServer()
@@ -184,6 +186,8 @@ class Bench:
         """Kill the worker that has most streams: seconds until each of those went on."""
         streams = self._begin()
         name, theirs = max(self._owners(streams.names).items(), key=lambda item: len(item[1]))
+        if self.apart:
+            self.client.connection.hdel(self.client.keys.worker(name), "place")
         killed = time.monotonic()
         self.workers[name].kill()
         found = streams.first_after(theirs, time.time())
@@ -227,13 +231,13 @@ def summary(times: Sequence[float]) -> dict[str, float]:
     return {"median": round(statistics.median(times), 3), "worst": round(max(times), 3)}
 
 
-def measure(engine: str, kills: int, restarts: int, streams: int, folder: Path) -> dict[str, Any]:
+def measure(engine: str, kills: int, restarts: int, streams: int, folder: Path, apart: bool) -> dict[str, Any]:
     """All figures, printed as they come."""
     settings = settings_of(engine)
     imported, loaded = loading(settings, folder)
     print(f"engine {engine}: importing the worker {imported:.2f} s, loading the model {loaded:.2f} s")
-    found: dict[str, Any] = {"engine": engine, "streams": streams, "import": imported, "load": loaded}
-    bench = Bench(settings, streams, folder)
+    found: dict[str, Any] = {"engine": engine, "streams": streams, "apart": apart, "import": imported, "load": loaded}
+    bench = Bench(settings, streams, folder, apart=apart)
     try:
         if kills:
             bench.worker("one"), bench.worker("two")
@@ -281,10 +285,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20, help="kills with another worker taking over")
     parser.add_argument("--restarts", type=int, default=10, help="kills with a restart under the same name")
     parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--apart", action="store_true", help="only the lease shows that a worker has died")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
-        found = measure(given.engine, given.kills, given.restarts, given.streams, Path(folder))
+        found = measure(given.engine, given.kills, given.restarts, given.streams, Path(folder), given.apart)
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=2) + "\n")
     slow = found.get("taken_over", {}).get("worst", 0) > LIMIT_OTHER
