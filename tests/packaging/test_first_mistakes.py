@@ -111,11 +111,11 @@ def test_an_unknown_engine(redis_url: str, model_path: Path) -> None:
 
 
 def test_settings_that_are_wrong_or_misspelt(redis_url: str) -> None:
-    code, said = rq_worker(redis_url, TOKENLOOM_KV_BYTES="lots", TOKENLOOM_LEASE="1")
+    code, said = rq_worker(redis_url, TOKENLOOM_KV_BYTES="lots", TOKENLOOM_LEASE="0.6")
     assert code == 1
     size, lease = said.splitlines()
     assert size.startswith("tokenloom: TOKENLOOM_KV_BYTES='lots': 'lots' is not a size: write a number of bytes, or ")
-    assert lease == "TOKENLOOM_LEASE='1': must be at least twice TOKENLOOM_HEARTBEAT (1 s)"
+    assert lease == "TOKENLOOM_LEASE='0.6': must be at least twice TOKENLOOM_HEARTBEAT (0.5 s)"
     code, said = rq_worker(redis_url, TOKENLOOM_ENGINE="fake", TOKENLOOM_KVBYTES="1G")
     assert (code, said) == (1, "tokenloom: TOKENLOOM_KVBYTES is not a setting; TOKENLOOM_KV_BYTES is")
 
