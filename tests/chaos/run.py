@@ -76,6 +76,8 @@ class Plan:
             "lease": self.lease,
             "grace": 1,
             "closed_ttl": CLOSED_TTL,
+            # so few that what RQ does not know yet would be forgotten, were it not kept regardless
+            "remember": 1,
             # every death here comes from outside, and three within seconds would pass for a step's own doing
             "max_deaths": 9,
         }
