@@ -135,15 +135,16 @@ class Store:
         Each write stands or falls alone. Repeats what had no answer until Redis gives one.
         """
         answers: list[Written | None] = [None] * len(writes)
+        shared = (self.keys.sessions, self.keys.worker_jobs(self.owner.rpartition("#")[0]))
         arguments: list[tuple[str | bytes, ...]] = [
-            (*self._session_keys(write.session.id), self.keys.sessions, self._pack(write)) for write in writes
+            (*self._session_keys(write.session.id), *shared, self._pack(write)) for write in writes
         ]
 
         def ask() -> None:
             missing = [index for index, answer in enumerate(answers) if answer is None]
             pipe = self.connection.pipeline(transaction=False)
             for index in missing:
-                pipe.evalsha(self._sha["commit"], 6, *arguments[index])
+                pipe.evalsha(self._sha["commit"], 7, *arguments[index])
             if sequences:
                 save_sequences(pipe, self.keys.worker_sequences(worker), sequences)
             trouble: Exception | None = None

@@ -171,6 +171,23 @@ def test_a_lazy_start_leaves_no_rows_of_cells_that_nobody_has(make_rig: MakeRig)
     assert not second.redis.exists(second.keys.worker_sequences("W"))
 
 
+def test_a_job_is_not_forgotten_before_the_queue_knows_that_it_ended(make_rig: MakeRig) -> None:
+    first = make_rig(remember=1)
+    requests = [OpenRequest(session="s", seed=1), *(step("s", [number], max_tokens=2) for number in range(5))]
+    jobs = {f"j{number}": number for number in range(6)}
+    first.redis.zadd(first.keys.worker_jobs("W"), dict(jobs))  # as the claim script does
+    first.run(*(first.claim(request, id) for request, id in zip(requests, jobs, strict=True)))
+    log = first.log("s")
+    # the worker dies before RQ has heard of any of it, and all of them are delivered again
+    second = make_rig(worker="V", remember=1)
+    results = second.run(
+        *(second.claim(request, id, deaths=1) for request, id in zip(requests, jobs, strict=True)), step("s", [9])
+    )
+    assert second.log("s")[: len(log)] == log
+    assert [result.length for result in results[1:]] == [3, 6, 9, 12, 15, 22]
+    assert second.redis.hlen(second.keys.steps("s")) == 1, "all but the last are forgotten once RQ knows"
+
+
 # -- the queue's side --------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 -- The fenced write: everything a session ever gets written goes through here, all of it or nothing.
 --
--- KEYS: 1 session hash, 2 log, 3 steps hash, 4 finished list, 5 events stream (one hash tag), 6 the list of sessions.
+-- KEYS: 1 session hash, 2 log, 3 steps hash, 4 finished list, 5 events stream (one hash tag), 6 the list of sessions,
+--   7 the jobs that this worker has by the queue's account.
 -- ARGV: 1 the write, msgpack of a map:
 --   name          the session's id
 --   owner, epoch  who writes; anything else in the hash answers "lost"
@@ -10,7 +11,7 @@
 --                 this very write was done before and its answer was lost on the way
 --   done          the record is final: remember it among the finished
 --   begin         the job starts (again): it is not among the finished any more
---   remember      how many finished jobs to keep
+--   remember      how many finished jobs to keep; those that the queue may deliver again are kept besides
 --   set           field, value, ... for the session hash
 --   reset         true: drop the old log and settings first (opening anew); what is known of jobs stays
 --   writes        true: the job is now the log's last writer, and only it may take up where it left
@@ -77,8 +78,15 @@ redis.call('HSET', steps, w.job, w.record)
 if w.done then
   redis.call('HDEL', session, mark)
   redis.call('LREM', finished, 0, w.job)
-  if redis.call('RPUSH', finished, w.job) > w.remember then
-    redis.call('HDEL', steps, redis.call('LPOP', finished))
+  local many = redis.call('RPUSH', finished, w.job)
+  while many > w.remember do
+    local oldest = redis.call('LINDEX', finished, 0)
+    if redis.call('ZSCORE', KEYS[7], oldest) then
+      break -- the queue does not know yet that it ended: should we die now, it comes again
+    end
+    redis.call('HDEL', steps, oldest)
+    redis.call('LPOP', finished)
+    many = many - 1
   end
 elseif w.begin then
   redis.call('LREM', finished, 0, w.job)
