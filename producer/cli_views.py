@@ -47,6 +47,9 @@ def tail(client: Client, session: str, from_id: str, as_json: bool, only_text: b
         if text:
             click.echo(text, nl=False)
             line_open = not text.endswith("\n")
+        if only_text and isinstance(event, FinishedEvent) and line_open:
+            click.echo()
+            line_open = False
         if not only_text and not isinstance(event, TokensEvent):
             click.secho(("\n" if line_open else "") + describe(event), dim=True)
             line_open = False

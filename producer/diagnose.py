@@ -40,6 +40,9 @@ def diagnose(keys: Keys, queue: str, job: str) -> Talk[Diagnosis]:
 def _text(queue: str, alive: list[str], registered: Any, waiting: int, status: bytes | None) -> str:
     state = f"its status is {status.decode()}" if status else "RQ has no such job"
     jobs = f"{waiting} job{'' if waiting == 1 else 's'} wait{'s' if waiting == 1 else ''} in queue {queue!r}"
+    serving = {name.decode().rpartition(":")[2] for name in registered}
+    if alive and not serving.intersection(alive):
+        return f"{state}; {jobs}; no tokenloom worker serves it, and those alive serve others: {', '.join(alive[:5])}"
     if alive:
         return f"{state}; {jobs}; tokenloom workers alive: {', '.join(alive[:5])}{', ...' if len(alive) > 5 else ''}"
     others = f" ({len(registered)} other RQ workers are registered on it)" if registered else ""

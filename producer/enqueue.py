@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +16,7 @@ from rq.job import Dependency, Job
 
 from tokenloom.schemas.codec import CodecError
 from tokenloom.schemas.errors import TokenloomError
+from tokenloom.schemas.ids import STEP_ID_PATTERN
 from tokenloom.schemas.keys import Keys
 from tokenloom.schemas.requests import CloseRequest, Request
 from tokenloom.schemas.serializer import MsgpackSerializer
@@ -67,6 +69,14 @@ class Enqueuer:
         self, request: Request, job_id: str | None, options: Mapping[str, Any], after: str | None = None
     ) -> JobSpec:
         """The job of a request as RQ's ``enqueue`` takes it. Raises InvalidRequest for reserved names in ``meta``."""
+        if job_id is not None and not re.fullmatch(STEP_ID_PATTERN, job_id):
+            raise TokenloomError.of(
+                "invalid",
+                f"step_id: {job_id!r} is no id for a job",
+                field="step_id",
+                value=job_id,
+                limit="1-128 characters: letters, digits, underscore, dash",
+            )
         given = dict(options)
         own = {"sessions": list(request.sessions), "tenant": request.tenant, "after": after}
         meta = given.pop("meta", {})

@@ -29,10 +29,19 @@ def prompt(number: int) -> list[int]:
     return [97 + number, *range(97, 117 + number)]
 
 
+def open_sessions(client: Client, prefix: str, count: int, *, wait: bool = False) -> None:
+    for number in range(count):
+        client.open(f"{prefix}{number}", seed=1000 + number, wait=wait)
+
+
 def start_streams(client: Client, prefix: str, lengths: Sequence[int], **options: Any) -> list[Reader]:
     """One sampled stream a session, and its reader; the n-th session always has the same seed and prompt."""
-    for number in range(len(lengths)):
-        client.open(f"{prefix}{number}", seed=1000 + number, wait=False)
+    open_sessions(client, prefix, len(lengths))
+    return streams_of(client, prefix, lengths, **options)
+
+
+def streams_of(client: Client, prefix: str, lengths: Sequence[int], **options: Any) -> list[Reader]:
+    """The streams of sessions that are open."""
     return [
         Reader(
             client.session(f"{prefix}{number}").step(
@@ -105,10 +114,10 @@ def test_sigkill_then_another_worker_takes_over_within_the_lease(
     client: Client, redis: Redis, make_worker: MakeWorker, undisturbed: list[list[int]]
 ) -> None:
     worker = make_worker(name="first", **SLOW)
-    readers = start_streams(client, "s", [TOKENS] * STREAMS)
+    open_sessions(client, "s", STREAMS, wait=True)
+    make_worker(name="second", **SLOW)  # finds the sessions owned, and their steps go to the first
+    readers = streams_of(client, "s", [TOKENS] * STREAMS)
     all_beyond(readers, 10)
-    make_worker(name="second", **SLOW)
-    all_beyond(readers, 20)
     worker.kill()
     killed = time.time()
     check(redis, readers, undisturbed)

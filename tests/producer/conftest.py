@@ -39,6 +39,7 @@ class ActingWorker:
     def alive(self, name: str = "w1") -> None:
         self.redis.sadd(self.keys.workers, name)
         self.redis.hset(self.keys.worker(name), "incarnation", "1")
+        self.redis.sadd("rq:workers:steps", f"rq:worker:{name}")
 
     def claim(self, timeout: float = 5.0) -> Job:
         """The next job of the queue, started."""

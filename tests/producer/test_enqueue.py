@@ -296,3 +296,12 @@ def test_a_full_queue_refuses_new_jobs_but_no_known_id_and_no_close(redis: Redis
     assert session.step("x", step_id="two").id == "two"
     session.close(wait=False)
     assert redis.llen("rq:queue:steps") == 3
+
+
+def test_a_step_id_that_rq_would_refuse_is_an_invalid_request(client: Client, redis: Redis) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        client.session("a").step("x", step_id="order 17")
+    body = refused.value.body
+    assert (body.field, body.value) == ("step_id", "order 17")
+    assert body.limit == "1-128 characters: letters, digits, underscore, dash"
+    assert not redis.keys("rq:*")

@@ -122,6 +122,9 @@ def test_a_quiet_step_times_out_and_says_whether_a_worker_is_alive(client: Clien
     worker.alive("w1")
     with pytest.raises(TimeoutError, match="tokenloom workers alive: w1"):
         list(step.events(timeout=0.2))
+    worker.redis.delete("rq:workers:steps")
+    with pytest.raises(TimeoutError, match="no tokenloom worker serves it, and those alive serve others: w1"):
+        list(step.events(timeout=0.2))
 
 
 def test_the_timeout_of_events_counts_from_the_last_one(client: Client, worker: Any, background: Start) -> None:
