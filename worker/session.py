@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .step import Step
     from .waiting import Waiting
 
-State = Literal["", "open", "closed"]
+#: ``damaged``: Redis holds what no worker has written, and nothing is written to it.
+State = Literal["", "open", "closed", "damaged"]
 
 
 @dataclass(slots=True, eq=False)

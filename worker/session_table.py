@@ -54,8 +54,7 @@ class SessionTable:
             if name not in self.sessions or self.sessions[name].epoch != epoch
         }
         if unknown:
-            for session in self._store.load(unknown):
-                self._seat(session)
+            claimed = self._seat_all(self._store.load(unknown), claimed)
         records = self._store.records([(job.session or "", job.id) for job in claimed]) if claimed else []
         for job, (record, cancelled) in zip(claimed, records, strict=True):
             self._line_up(Waiting(job, record, cancelled))
@@ -63,9 +62,24 @@ class SessionTable:
     def adopt(self, epochs: Mapping[str, int]) -> list[Session]:
         """Sessions taken into ownership outside the queue, read and seated."""
         fresh = self._store.load(epochs) if epochs else []
+        self._seat_all(fresh, ())
+        return [session for session in fresh if session.id in self.sessions]
+
+    def _seat_all(self, fresh: Sequence[Session], claimed: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Seat sessions; those of the claimed jobs that need no damaged one. The others fail."""
+        damaged = [session for session in fresh if session.state == "damaged"]
         for session in fresh:
-            self._seat(session)
-        return fresh
+            if session.state != "damaged":
+                self._seat(session)
+        names = {session.id for session in damaged}
+        for session in damaged:
+            self.lose(session.id)
+        if damaged:
+            self._store.release(damaged)
+        for job in claimed:
+            if not names.isdisjoint(job.epochs):
+                self._outcomes.fail(job, job.refusal or _damaged(min(names.intersection(job.epochs))))
+        return [job for job in claimed if names.isdisjoint(job.epochs)]
 
     def _line_up(self, waiting: Waiting) -> None:
         former = self._jobs.get(waiting.id)
@@ -177,6 +191,13 @@ class SessionTable:
         """Redis has another log than we thought: take Redis's word, and begin the session's jobs again from there."""
         jobs = self._of(session)
         fresh = self._store.load({session.id: session.epoch})[0]
+        if fresh.state == "damaged":
+            for waiting in jobs:
+                self.end(waiting)
+                self._outcomes.fail(waiting.claimed, _damaged(session.id))
+            self.lose(session.id)
+            self._store.release([fresh])
+            return
         self._inherit_cells(session, fresh)
         session.running = None
         fresh.waiting.extend(jobs)  # in other sessions' lines each keeps its place
@@ -225,6 +246,11 @@ class SessionTable:
     def _forget(self, waiting: Waiting) -> None:
         self.end(waiting)
         self._outcomes.drop(waiting.claimed)
+
+
+def _damaged(session: str) -> TokenloomError:
+    message = f"session {session!r}: Redis holds of it what no worker has written; delete or repair its keys"
+    return TokenloomError.of("internal", message, field="session", value=session)
 
 
 def _taken(id: str, session: str) -> TokenloomError:

@@ -97,14 +97,20 @@ class Store:
     def load(self, owned: Mapping[str, int]) -> list[Session]:
         """Sessions as Redis has them, under the epochs given, in that order; one not opened has state ""."""
 
-        def ask(pipe: Pipeline) -> None:
+        def ask() -> list[Any]:
+            pipe = self.connection.pipeline(transaction=False)
             for session in owned:
                 pipe.hgetall(self.keys.session(session))
                 pipe.get(self.keys.log(session))
+            answers = pipe.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+                    raise answer
+            return answers
 
-        answers = self._ask(ask)
+        answers = self._retrying(ask)
         return [
-            session_of(name, epoch, fields, log or b"")
+            readable_session(name, epoch, fields, log or b"")
             for (name, epoch), fields, log in zip(owned.items(), answers[::2], answers[1::2], strict=True)
         ]
 
@@ -284,6 +290,20 @@ def record_of(data: bytes | None) -> StepRecord | JobRecord | None:
         return None
     fields = decode(data)
     return JobRecord.model_validate(fields) if "operation" in fields else StepRecord.model_validate(fields)
+
+
+def readable_session(name: str, epoch: int, fields: Any, log: Any) -> Session:
+    """The session, of state ``damaged`` when somebody has written what no worker writes."""
+    try:
+        if isinstance(fields, Exception) or isinstance(log, Exception):
+            raise ValueError("a key of another type")
+        session = session_of(name, epoch, fields, log)
+        sane = 0 <= session.seed < 1 << 64 and int(fields.get(b"length", b"0")) >= 0
+        if not sane or fields.get(b"state", b"open") not in (b"open", b"closed"):
+            raise ValueError("a field out of its range")
+        return session
+    except ValueError:  # of int(), of decode(), of pydantic and of our codec
+        return Session(name, epoch, state="damaged")
 
 
 def session_of(name: str, epoch: int, fields: Mapping[bytes, bytes], log: bytes) -> Session:

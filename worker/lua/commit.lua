@@ -26,7 +26,7 @@ local w = cmsgpack.unpack(ARGV[1])
 local session, log, steps, finished, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 local now = redis.call('HMGET', session, 'owner', 'epoch', 'state', 'length')
-local state, length = now[3] or '', tonumber(now[4] or '0')
+local state, length = now[3] or '', tonumber(now[4] or '0') or -1
 if now[1] ~= w.owner or tonumber(now[2] or '-1') ~= w.epoch then
   return {'lost', length, 0}
 end

@@ -71,8 +71,11 @@ end
 local function give(session, owner)
   local hash = key('session', session)
   local unopened = redis.call('EXISTS', hash) == 0
+  local epoch = redis.pcall('HINCRBY', hash, 'epoch', 1)
+  if type(epoch) == 'table' then
+    return -1 -- somebody has written nonsense there
+  end
   redis.call('HSET', hash, 'owner', owner)
-  local epoch = redis.call('HINCRBY', hash, 'epoch', 1)
   if unopened then
     redis.call('EXPIRE', hash, EXPIRES_UNOPENED)
   end
@@ -108,7 +111,7 @@ local function start(id, job, origin, sessions)
       keep(session)
     end
     if state == 'mine' then
-      epoch = tonumber(redis.call('HGET', key('session', session), 'epoch'))
+      epoch = tonumber(redis.call('HGET', key('session', session), 'epoch')) or -1
     elseif state == 'live' or state == 'broken' then
       epoch = -1
     else
