@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Iterator
 
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from tokenloom.native_ext.engine import Entry
 
