@@ -1,11 +1,16 @@
 """The engine ``ggml``: GGUF models of architecture ``llama`` on the CPU, through ggml and our own attention.
 
 See ``engine.Engine`` for the contract. What holds of this engine beyond it: cells are pages of 64 positions in float16;
-the weights stay in the mapped file; memory for cells grows with the pages in use, up to ``kv_bytes``.
+memory for cells grows with the pages in use, up to ``kv_bytes``; weights of types Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q4_K
+are packed at load for our own kernels, others stay in the mapped file and are multiplied by ggml.
+
+The environment variable ``TOKENLOOM_KERNELS`` says which kernels: ``auto`` (the default: the fastest that this machine
+has), ``portable``, ``avx2``, ``vnni``, which all give the same bits, or ``ggml``, which packs nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -27,6 +32,9 @@ if TYPE_CHECKING:
     from tokenloom.native_ext import _core
 
 
+log = logging.getLogger(__name__)
+
+
 class GgmlEngine:
     """A loaded model. Not for two threads at once; ``forward`` releases the GIL."""
 
@@ -43,6 +51,8 @@ class GgmlEngine:
             fingerprint=fingerprint(settings.model, self._core.header_bytes()), **self._core.geometry()
         )
         self._metadata: Mapping[str, Any] | None = None
+        kernels, packed, others = self._core.weights()
+        log.info("tokenloom: kernels %s multiply matrices of types %s; ggml those of %s", kernels, packed, others)
 
     @property
     def _open(self) -> _core.Engine:

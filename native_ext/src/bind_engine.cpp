@@ -138,6 +138,7 @@ py::dict stats(const Engine& engine) {
     py::dict extra;
     extra["sampling_seconds"] = c.sampling_seconds;
     extra["kv_allocated_bytes"] = static_cast<double>(engine.pool().allocated_bytes());
+    extra["packed_weight_bytes"] = static_cast<double>(engine.model().packed_bytes());
     extra["page_copies"] = static_cast<double>(cells.copies);
     extra["clones"] = static_cast<double>(cells.clones);
     extra["rewinds"] = static_cast<double>(cells.rewinds);
@@ -145,6 +146,19 @@ py::dict stats(const Engine& engine) {
     extra["refusals"] = static_cast<double>(cells.refusals);
     out["extra"] = extra;
     return out;
+}
+
+// Who multiplies which weights: (kernels' name, matrices of theirs by type, matrices left to ggml by type).
+py::tuple weights(const Engine& engine) {
+    const auto counts = [](const std::map<std::string, int>& types) {
+        py::dict out;
+        for (const auto& [type, count] : types) {
+            out[py::str(type)] = count;
+        }
+        return out;
+    };
+    const Kernels* kernels = engine.kernels();
+    return py::make_tuple(kernels == nullptr ? "ggml" : kernels->name, counts(engine.model().packed_types()), counts(engine.model().unpacked_types()));
 }
 
 int64_t pages_needed(const Engine& engine, const py::dict& growth) {
@@ -168,6 +182,7 @@ void bind_engine(py::module_& m) {
         .def("metadata", [](const Engine& engine) { return metadata_dict(engine.model().file()); })
         .def("header_bytes", [](const Engine& engine) { return engine.model().file().data_offset(); })
         .def("stats", &stats)
+        .def("weights", &weights)
         .def("create", &Engine::create)
         .def("remove", &Engine::remove, py::arg("sequence"))
         .def("clone", &Engine::clone, py::arg("sequence"), py::arg("upto"))

@@ -47,14 +47,15 @@ int page_count(int64_t kv_bytes, int64_t page_bytes) {
 }  // namespace
 
 Engine::Engine(const EngineSettings& settings)
-    : model_(settings.model),
+    : kernels_(kernels_of_environment()),
+      model_(settings.model, kernels_ != nullptr),
       threads_(thread_count(settings.threads)),
       max_batch_tokens_(in_range("max_batch_tokens", settings.max_batch_tokens, 1, 1 << 20)),
       page_bytes_(bytes_of_page(model_.hparams())),
       cells_(page_count(settings.kv_bytes, page_bytes_), in_range("max_sequences", settings.max_sequences, 1, 1 << 24),
              model_.hparams().context, kPageSize),
       pool_(model_.hparams().layers, model_.hparams().kv_heads, model_.hparams().head_size, kPageSize),
-      forward_(model_, pool_, threads_) {}
+      forward_(model_, pool_, kernels_, threads_) {}
 
 void Engine::remove(SequenceId sequence) {
     cells_.remove(sequence);

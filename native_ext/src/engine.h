@@ -52,7 +52,8 @@ struct EngineCounters {
 
 class Engine {
 public:
-    // Throws ModelError, or EngineError for settings out of range or a kv_bytes that holds no page.
+    // Throws ModelError, or EngineError for settings out of range, a kv_bytes that holds no page, or a TOKENLOOM_KERNELS
+    // (kernels.h) that this machine has not.
     explicit Engine(const EngineSettings& settings);
 
     std::vector<Output> forward(std::span<const Entry> batch);
@@ -62,6 +63,7 @@ public:
     void remove(SequenceId sequence);
     void rewind(SequenceId sequence, int64_t to);
 
+    const Kernels* kernels() const { return kernels_; }
     const Model& model() const { return model_; }
     const Cells& cells() const { return cells_; }
     const KvPool& pool() const { return pool_; }
@@ -75,6 +77,7 @@ private:
     void check(std::span<const Entry> batch) const;
     FlatBatch flatten(std::span<const Entry> batch, const Reservation& reservation) const;
 
+    const Kernels* kernels_;  // null: ggml's own multiplication
     Model model_;
     int threads_;
     int max_batch_tokens_;

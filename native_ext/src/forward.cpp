@@ -26,11 +26,12 @@ double cpu_seconds() {
 
 }  // namespace
 
-Forward::Forward(const Model& model, KvPool& pool, int threads)
+Forward::Forward(const Model& model, KvPool& pool, const Kernels* kernels, int threads)
     : model_(model),
       threads_(threads),
       odd_rows_(model.grouped_rows()),
       attention_(model.hparams(), pool, threads),
+      multiply_(kernels, threads),
       nodes_(kNodesPerLayer * model.hparams().layers + kOtherNodes) {
     ggml_threadpool_params params;
     ggml_threadpool_params_init(&params, threads);
@@ -52,9 +53,17 @@ size_t Forward::buffer_bytes() const {
     return (allocator_ ? ggml_gallocr_get_buffer_size(allocator_.get(), 0) : 0) + work_.size();
 }
 
-// The one place where a weight meets activations: packed weights and their kernels would come in here.
-ggml_tensor* Forward::multiply(const Matrix& matrix, ggml_tensor* x) const {
-    ggml_tensor* y = ggml_mul_mat(context_.get(), matrix.weight, x);
+// The one place where a weight meets activations.
+ggml_tensor* Forward::multiply(const Matrix& matrix, ggml_tensor* x) {
+    ggml_tensor* y;
+    if (matrix.packed == nullptr) {
+        y = ggml_mul_mat(context_.get(), matrix.weight, x);
+    } else {
+        if (quantized_.first != x) {
+            quantized_ = {x, multiply_.quantize(context_.get(), x)};
+        }
+        y = multiply_.multiply(context_.get(), {matrix.packed}, quantized_.second, static_cast<int>(x->ne[1]));
+    }
     return matrix.bias == nullptr ? y : ggml_add(context_.get(), y, matrix.bias);
 }
 
@@ -71,7 +80,7 @@ ggml_tensor* Forward::rotate(ggml_tensor* x, int heads) const {
                          r.original_context, r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow);
 }
 
-ggml_tensor* Forward::feed_forward(const Layer& layer, ggml_tensor* x) const {
+ggml_tensor* Forward::feed_forward(const Layer& layer, ggml_tensor* x) {
     ggml_tensor* normed = normalize(x, layer.ffn_norm);
     ggml_tensor* up = multiply(layer.up, normed);
     ggml_tensor* gate = multiply(layer.gate, normed);
@@ -82,6 +91,8 @@ void Forward::build(int rows, int outputs, bool pick) {
     const HParams& h = model_.hparams();
     ggml_context* context = context_.get();
     ggml_reset(context);
+    multiply_.clear();
+    quantized_ = {};
     graph_ = ggml_new_graph_custom(context, nodes_, false);
 
     embeddings_ = ggml_new_tensor_2d(context, GGML_TYPE_F32, h.embedding, rows);
@@ -181,6 +192,7 @@ std::span<const float> Forward::run(const FlatBatch& batch) {
     }
     write_inputs(batch);
     attention_.prepare(batch);
+    multiply_.prepare();
 
     compute(rows);
     if (logits_ == nullptr) {

@@ -1,7 +1,7 @@
 // The forward: a FlatBatch through the model's ggml graph, to the logits of the rows asked for.
 //
 // The graph has one node sequence for any number of rows, every node treats rows independently, and no node sees how many
-// there are; that, ggml's plain matrix multiplication and our own attention (attention.h) make a row's logits depend on
+// there are; that, our own matrix multiplication (multiply_op.h, or ggml's plain one) and attention (attention.h) make a row's logits depend on
 // its own sequence alone. The graph and its buffer are kept while the numbers of rows and outputs stay the same.
 // Not thread-safe.
 
@@ -19,14 +19,16 @@
 #include "batch.h"
 #include "kv_pool.h"
 #include "model.h"
+#include "multiply_op.h"
 #include "thread_choice.h"
 
 namespace tokenloom {
 
 class Forward {
 public:
-    // At most `threads` of ggml's, one of them the caller's; the others sleep between forwards.
-    Forward(const Model& model, KvPool& pool, int threads);
+    // At most `threads` of ggml's, one of them the caller's; the others sleep between forwards. `kernels` multiply the
+    // model's packed weights, and may be null when it has none.
+    Forward(const Model& model, KvPool& pool, const Kernels* kernels, int threads);
     ~Forward();
     Forward(const Forward&) = delete;
     Forward& operator=(const Forward&) = delete;
@@ -52,10 +54,10 @@ private:
 
     int padded(int rows) const { return odd_rows_ && rows % 2 == 0 && rows > 0 ? rows + 1 : rows; }
     void build(int rows, int outputs, bool pick);
-    ggml_tensor* multiply(const Matrix& matrix, ggml_tensor* x) const;
+    ggml_tensor* multiply(const Matrix& matrix, ggml_tensor* x);
     ggml_tensor* normalize(ggml_tensor* x, ggml_tensor* weight) const;
     ggml_tensor* rotate(ggml_tensor* x, int heads) const;
-    ggml_tensor* feed_forward(const Layer& layer, ggml_tensor* x) const;
+    ggml_tensor* feed_forward(const Layer& layer, ggml_tensor* x);
     void write_inputs(const FlatBatch& batch);
     void compute(int rows);
 
@@ -63,6 +65,7 @@ private:
     ThreadChoice threads_;
     bool odd_rows_;
     AttentionOps attention_;
+    MultiplyOps multiply_;
     std::unique_ptr<ggml_threadpool, PoolFree> threadpool_;
     GgmlContext context_;
     std::unique_ptr<std::remove_pointer_t<ggml_gallocr_t>, AllocatorFree> allocator_;
@@ -73,6 +76,7 @@ private:
     int outputs_ = -1;
     size_t nodes_;
     ggml_cgraph* graph_ = nullptr;
+    std::pair<ggml_tensor*, ggml_tensor*> quantized_;    // the activations multiplied last, and the same quantized
     ggml_tensor* embeddings_ = nullptr;  // float32 [embedding, rows]
     ggml_tensor* positions_ = nullptr;   // int32 [rows]
     ggml_tensor* picks_ = nullptr;       // int32 [outputs], null when every row is an output

@@ -65,6 +65,14 @@ MappedFile::MappedFile(const std::string& path) : path_(displayed(path)) {
     data_ = static_cast<const uint8_t*>(mapped);
 }
 
+void MappedFile::release(const uint8_t* data, size_t bytes) const {
+    // Outward to whole pages: what a neighbour shares with it comes back when touched.
+    const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    const size_t begin = static_cast<size_t>(data - data_) / page * page;
+    const size_t end = static_cast<size_t>(data - data_) + bytes;
+    ::madvise(const_cast<uint8_t*>(data_) + begin, end - begin, MADV_DONTNEED);  // a failure costs memory, no more
+}
+
 MappedFile::~MappedFile() {
     ::munmap(const_cast<uint8_t*>(data_), size_);
 }

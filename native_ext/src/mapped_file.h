@@ -25,6 +25,9 @@ public:
     const uint8_t* data() const { return data_; }
     size_t size() const { return size_; }
 
+    // Gives back the memory of so many bytes at `data`, which are not needed soon: a later touch reads them again.
+    void release(const uint8_t* data, size_t bytes) const;
+
 private:
     std::string path_;
     const uint8_t* data_ = nullptr;

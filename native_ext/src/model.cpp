@@ -48,7 +48,7 @@ std::string types_that_multiply() {
 
 }  // namespace
 
-Model::Model(const std::string& path) : mapped_(path), file_(mapped_), hparams_(read_hparams(file_)) {
+Model::Model(const std::string& path, bool pack) : mapped_(path), file_(mapped_), hparams_(read_hparams(file_)) {
     ggml_cpu_init();
     const HParams& h = hparams_;
 
@@ -104,6 +104,15 @@ Model::Model(const std::string& path) : mapped_(path), file_(mapped_), hparams_(
     refuse_unused();
     check_memory();
     fill_vectors();
+    if (pack) {
+        pack_weights();
+    }
+    for (const Layer& layer : layers_) {
+        for (const Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.attention_out, &layer.gate, &layer.up, &layer.down}) {
+            count(*m);
+        }
+    }
+    count(output_);
 }
 
 const GgufTensor& Model::require(const std::string& name) const {
@@ -148,7 +157,6 @@ ggml_tensor* Model::weight(const GgufTensor& tensor) {
     ggml_backend_tensor_alloc(mapping_.get(), t, const_cast<uint8_t*>(mapped_.data()) + tensor.offset);
     used_.insert(tensor.name);
     weight_bytes_ += tensor.bytes;
-    grouped_rows_ = grouped_rows_ || ggml_get_type_traits_cpu(tensor.type)->nrows > 1;
     return t;
 }
 
@@ -184,6 +192,36 @@ void Model::fill_vectors() {
     pending_.clear();
 }
 
+void Model::pack_weights() {
+    for (Layer& layer : layers_) {
+        for (Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.attention_out, &layer.gate, &layer.up, &layer.down}) {
+            pack(*m);
+        }
+    }
+    pack(output_);
+    if (output_.weight->data == mapped_.data() + embedding_->offset) {
+        packed_embedding_ = output_.packed;
+    }
+    // What the kernel mapped around the pages that were touched; weights that ggml multiplies come back as they are used.
+    mapped_.release(mapped_.data() + file_.data_offset(), mapped_.size() - file_.data_offset());
+}
+
+void Model::pack(Matrix& matrix) {
+    const ggml_tensor* weight = matrix.weight;
+    if (!PackedMatrix::can_pack(weight->type)) {
+        return;
+    }
+    const auto* data = static_cast<const uint8_t*>(weight->data);
+    matrix.packed = &packed_.emplace_back(weight->type, data, weight->ne[1], weight->ne[0]);
+    packed_bytes_ += matrix.packed->bytes();
+    mapped_.release(data, ggml_nbytes(weight));
+}
+
+void Model::count(const Matrix& matrix) {
+    ++(matrix.packed != nullptr ? packed_types_ : unpacked_types_)[ggml_type_name(matrix.weight->type)];
+    grouped_rows_ = grouped_rows_ || (matrix.packed == nullptr && ggml_get_type_traits_cpu(matrix.weight->type)->nrows > 1);
+}
+
 void Model::refuse_unused() const {
     for (const GgufTensor& tensor : file_.tensors()) {
         // Old converters stored inverse frequencies that every reader computes itself.
@@ -204,6 +242,10 @@ void Model::check_memory() const {
 }
 
 void Model::embed(int token, float* out) const {
+    if (packed_embedding_ != nullptr) {
+        packed_embedding_->read_row(token, out);
+        return;
+    }
     const int64_t width = hparams_.embedding;
     const uint8_t* row = mapped_.data() + embedding_->offset + static_cast<size_t>(token) * ggml_row_size(embedding_->type, width);
     if (embedding_->type == GGML_TYPE_F32) {

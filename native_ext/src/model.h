@@ -1,18 +1,19 @@
 // A loaded model: its numbers, and its tensors as ggml tensors over the mapped file.
 //
-// Weights stay in the mapping, in a plain CPU buffer (ggml_backend_cpu_buffer_from_ptr), where ggml_mul_mat computes one
-// dot product per row and token whatever the batch. Vectors (norms, biases, RoPE factors) that are not float32 are
+// Weights of types that our kernels multiply are packed at load (packed_matrix.h), and their pages of the mapping given
+// back; an embedding that is also the output head is read from the packed form. Other weights stay in the mapping, in a plain CPU buffer
+// (ggml_backend_cpu_buffer_from_ptr), where ggml_mul_mat computes one dot product per row and token whatever the batch. Vectors (norms, biases, RoPE factors) that are not float32 are
 // converted into a small buffer of their own. Every tensor's shape and type is checked before it is touched, and a tensor
 // the graph would not use is refused: it stands for mathematics that would silently be left out.
-//
-// Packed weights are to take the place of `Matrix` (a weight with its optional bias): the graph multiplies only through
-// it.
+// The graph multiplies only through `Matrix`, a weight with its optional bias.
 
 #pragma once
 
 #include <ggml-backend.h>
 #include <ggml.h>
 
+#include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@
 #include "gguf.h"
 #include "hparams.h"
 #include "mapped_file.h"
+#include "packed_matrix.h"
 
 namespace tokenloom {
 
@@ -35,9 +37,11 @@ struct GgmlBufferFree {
 };
 using GgmlBuffer = std::unique_ptr<ggml_backend_buffer, GgmlBufferFree>;
 
-// weight: [in, out] in ggml's order; bias: float32 [out] or null.
+// weight: [in, out] in ggml's order, its data in the mapping; packed: the same for our kernels, or null when ggml is to
+// multiply it; bias: float32 [out] or null.
 struct Matrix {
     ggml_tensor* weight = nullptr;
+    const PackedMatrix* packed = nullptr;
     ggml_tensor* bias = nullptr;
 };
 
@@ -50,9 +54,9 @@ struct Layer {
 
 class Model {
 public:
-    // Opens, checks and maps the file; reads no weights. Throws ModelError, also when the weights are larger than the
+    // Opens, checks and maps the file, and packs its weights if `pack`. Throws ModelError, also when the weights are larger than the
     // memory this process may use (cells come on top of it and are not counted, since they grow with use).
-    explicit Model(const std::string& path);
+    explicit Model(const std::string& path, bool pack);
 
     const GgufFile& file() const { return file_; }
     const HParams& hparams() const { return hparams_; }
@@ -64,6 +68,11 @@ public:
     const Matrix& output() const { return output_; }
     // float32 [rope dimensions / 2] or null.
     ggml_tensor* rope_factors() const { return rope_factors_; }
+
+    // How many matrices of each type our kernels and ggml multiply, and the bytes that packed ones take.
+    const std::map<std::string, int>& packed_types() const { return packed_types_; }
+    const std::map<std::string, int>& unpacked_types() const { return unpacked_types_; }
+    uint64_t packed_bytes() const { return packed_bytes_; }
 
     // True when ggml multiplies some weight's rows in groups (it does on some ARM CPUs), in which case an even number of
     // rows in a batch takes another path than an odd one and may give other bits.
@@ -79,6 +88,9 @@ private:
     ggml_tensor* weight(const GgufTensor& tensor);
     ggml_tensor* vector(const std::string& name, int64_t size, bool required);
     void fill_vectors();
+    void pack_weights();
+    void pack(Matrix& matrix);
+    void count(const Matrix& matrix);
     void refuse_unused() const;
     void check_memory() const;
 
@@ -88,6 +100,9 @@ private:
     int vocabulary_ = 0;
     uint64_t weight_bytes_ = 0;
     bool grouped_rows_ = false;
+    uint64_t packed_bytes_ = 0;
+    std::map<std::string, int> packed_types_;
+    std::map<std::string, int> unpacked_types_;
 
     GgmlContext weights_;      // tensors in the mapping
     GgmlContext vectors_;      // tensors in vector_buffer_
@@ -97,6 +112,8 @@ private:
     std::unordered_set<std::string_view> used_;
 
     const GgufTensor* embedding_ = nullptr;
+    const PackedMatrix* packed_embedding_ = nullptr;  // when the output head is the same matrix, and packed
+    std::deque<PackedMatrix> packed_;
     std::vector<Layer> layers_;
     ggml_tensor* output_norm_ = nullptr;
     Matrix output_;

@@ -32,4 +32,5 @@ PYBIND11_MODULE(_core, m) {
     tokenloom::bind_sampler(m);
     tokenloom::bind_gguf(m);
     tokenloom::bind_engine(m);
+    tokenloom::bind_kernels(m);
 }

@@ -1,0 +1,33 @@
+// Activations as the multiplication kernels read them: rounded to int8 in blocks of 32, in tiles (packed_layout.h).
+//
+// A token's numbers depend on nothing but its own row. One implementation serves every instruction set of kernels.
+// A block's scale is its largest magnitude / 127, its numbers are x / scale rounded to nearest, ties to even. A block with
+// a number that is not finite gets a scale that is not, so that it shows in every product; a block below 1e-30 is zero.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "packed_layout.h"
+
+namespace tokenloom {
+
+// `rows` tokens are cut into tiles as even as they can be, which follow each other without gaps.
+inline int tile_count(int rows) { return (rows + kTileTokens - 1) / kTileTokens; }
+
+// 0 <= tile <= tile_count(rows).
+inline int tile_first_row(int rows, int tile) { return static_cast<int>(int64_t{rows} * tile / tile_count(rows)); }
+
+// Bytes of so many tokens with `columns` numbers each, a multiple of 32; also where the tile after them begins.
+inline size_t activation_bytes(int rows, int64_t columns) {
+    return static_cast<size_t>(rows) * static_cast<size_t>(columns / kBlock) * kTileBytes;
+}
+
+// One token's float32 [columns] to its place: number `token` of the `tokens` in the tile.
+void quantize_row(const float* row, int64_t columns, uint8_t* tile, int tokens, int token);
+
+// Rows `first` to `last` - 1 of float32 [rows][columns] to their places in the tiles of all rows.
+void quantize_rows(const float* x, int rows, int64_t columns, int first, int last, uint8_t* tiles);
+
+}  // namespace tokenloom

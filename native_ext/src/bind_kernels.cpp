@@ -1,0 +1,181 @@
+// The parts of packed multiplication, bound for tests and measurements: a packed matrix alone, its product in a graph of
+// two nodes, and the same product by ggml.
+
+#include <ggml-alloc.h>
+#include <ggml-cpu.h>
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <strings.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+
+#include "activations.h"
+#include "bindings.h"
+#include "errors.h"
+#include "kernels.h"
+#include "model.h"
+#include "multiply_op.h"
+
+namespace py = pybind11;
+
+namespace tokenloom {
+
+namespace {
+
+using Bytes = py::array_t<uint8_t, py::array::c_style | py::array::forcecast>;
+using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
+
+ggml_type type_of(const std::string& name) {
+    for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
+        const auto type = static_cast<ggml_type>(i);
+        if (ggml_type_size(type) != 0 && strcasecmp(name.c_str(), ggml_type_name(type)) == 0) {
+            return type;
+        }
+    }
+    throw py::value_error("'" + name + "' is no type of weights");
+}
+
+// data: (rows, bytes of a row). Returns the columns.
+int64_t columns_of(ggml_type type, const Bytes& data) {
+    if (data.ndim() != 2 || data.shape(1) % static_cast<py::ssize_t>(ggml_type_size(type)) != 0 || data.size() == 0) {
+        throw py::value_error("data must be rows of whole blocks");
+    }
+    return data.shape(1) / static_cast<py::ssize_t>(ggml_type_size(type)) * ggml_blck_size(type);
+}
+
+void check_activations(const Floats& x, int64_t columns) {
+    if (x.ndim() != 2 || x.shape(1) != columns || x.shape(0) < 1) {
+        throw py::value_error("x must have shape (rows, " + std::to_string(columns) + ")");
+    }
+}
+
+// Runs what `product` makes of x; returns float32 (tokens, rows) and the seconds of each run.
+py::tuple run(const Floats& x, int64_t rows, int threads, int repeat, const std::function<ggml_tensor*(ggml_context*, ggml_tensor*)>& product,
+              const std::function<void()>& prepare) {
+    ggml_init_params memory{};
+    memory.mem_size = 16 * ggml_tensor_overhead() + ggml_graph_overhead();
+    memory.no_alloc = true;
+    const GgmlContext context(ggml_init(memory));
+    ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, x.shape(1), x.shape(0));
+    ggml_set_input(input);
+    ggml_set_output(input);  // kept from one run to the next
+    ggml_tensor* output = product(context.get(), input);
+    ggml_cgraph* graph = ggml_new_graph(context.get());
+    ggml_build_forward_expand(graph, output);
+    const GgmlBuffer buffer(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_cpu_buffer_type()));
+    std::memcpy(input->data, x.data(), static_cast<size_t>(x.nbytes()));
+    ggml_threadpool_params params;
+    ggml_threadpool_params_init(&params, threads);
+    ggml_threadpool_t pool = ggml_threadpool_new(&params);
+    ggml_cplan plan = ggml_graph_plan(graph, threads, pool);
+    std::vector<uint8_t> work(plan.work_size);
+    plan.work_data = work.data();
+    py::list seconds;
+    for (int i = 0; i < repeat; ++i) {
+        prepare();
+        const auto start = std::chrono::steady_clock::now();
+        ggml_graph_compute(graph, &plan);
+        seconds.append(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    ggml_threadpool_free(pool);
+    py::array_t<float> out({x.shape(0), static_cast<py::ssize_t>(rows)});
+    std::memcpy(out.mutable_data(), output->data, static_cast<size_t>(out.nbytes()));
+    return py::make_tuple(out, seconds);
+}
+
+py::tuple multiply(const std::vector<const PackedMatrix*>& parts, const Floats& x, const std::string& kernels, int threads, int repeat) {
+    int64_t rows = 0;
+    for (const PackedMatrix* part : parts) {
+        check_activations(x, part->columns());
+        rows += part->rows();
+    }
+    MultiplyOps ops(choose_kernels(kernels), threads);
+    return run(x, rows, threads, repeat, [&](ggml_context* context, ggml_tensor* input) {
+        return ops.multiply(context, parts, ops.quantize(context, input), static_cast<int>(input->ne[1]));
+    }, [&] { ops.prepare(); });
+}
+
+py::tuple ggml_multiply(const std::string& name, const Bytes& data, const Floats& x, int threads, int repeat) {
+    const ggml_type type = type_of(name);
+    const int64_t columns = columns_of(type, data);
+    check_activations(x, columns);
+    ggml_cpu_init();
+    return run(x, data.shape(0), threads, repeat, [&](ggml_context* context, ggml_tensor* input) {
+        ggml_tensor* weight = ggml_new_tensor_2d(context, type, columns, data.shape(0));
+        weight->data = const_cast<uint8_t*>(data.data());
+        return ggml_mul_mat(context, weight, input);
+    }, [] {});
+}
+
+// int8 (rows, columns), and float32 scale, float32 scale * sum, int32 -8 * sum, int32 -128 * sum (rows, blocks).
+py::tuple quantize(const Floats& x) {
+    check_activations(x, x.ndim() == 2 ? x.shape(1) : 0);
+    if (x.shape(1) % kBlock != 0) {
+        throw py::value_error("columns must be a multiple of 32");
+    }
+    const auto rows = static_cast<int>(x.shape(0));
+    const py::ssize_t blocks = x.shape(1) / kBlock;
+    std::vector<uint8_t> tiles(activation_bytes(rows, x.shape(1)));
+    quantize_rows(x.data(), rows, x.shape(1), 0, rows, tiles.data());
+    py::array_t<int8_t> numbers({x.shape(0), x.shape(1)});
+    py::array_t<float> scales({py::ssize_t{2}, x.shape(0), blocks});
+    py::array_t<int32_t> starts({py::ssize_t{2}, x.shape(0), blocks});
+    for (int tile = 0; tile < tile_count(rows); ++tile) {
+        const int first = tile_first_row(rows, tile);
+        const int tokens = tile_first_row(rows, tile + 1) - first;
+        for (py::ssize_t b = 0; b < blocks; ++b) {
+            const uint8_t* block = tiles.data() + activation_bytes(first, x.shape(1)) + static_cast<size_t>(b) * kTileBytes * tokens;
+            for (int t = 0; t < tokens; ++t) {
+                for (int k = 0; k < kBlock; ++k) {
+                    numbers.mutable_at(first + t, b * kBlock + k) = static_cast<int8_t>(block[(k / 4 * tokens + t) * 4 + k % 4]);
+                }
+                const uint8_t* rest = block + size_t{kBlock} * tokens + size_t{4} * t;
+                for (int i = 0; i < 2; ++i) {
+                    std::memcpy(&scales.mutable_at(i, first + t, b), rest + size_t{4} * tokens * i, 4);
+                    std::memcpy(&starts.mutable_at(i, first + t, b), rest + size_t{4} * tokens * (2 + i), 4);
+                }
+            }
+        }
+    }
+    return py::make_tuple(numbers, scales[py::int_(0)], scales[py::int_(1)], starts[py::int_(0)], starts[py::int_(1)]);
+}
+
+std::vector<std::string> usable_kernels() {
+    std::vector<std::string> names;
+    for (const Kernels* kernels : all_kernels()) {
+        if (kernels->usable()) {
+            names.emplace_back(kernels->name);
+        }
+    }
+    return names;
+}
+
+}  // namespace
+
+void bind_kernels(py::module_& m) {
+    py::class_<PackedMatrix>(m, "PackedMatrix")
+        .def(py::init([](const std::string& name, const Bytes& data) {
+                 const ggml_type type = type_of(name);
+                 if (!PackedMatrix::can_pack(type)) {
+                     throw py::value_error("weights of type " + name + " cannot be packed");
+                 }
+                 return std::make_unique<PackedMatrix>(type, data.data(), data.shape(0), columns_of(type, data));
+             }), py::arg("type"), py::arg("data"))
+        .def_property_readonly("bytes", &PackedMatrix::bytes)
+        .def("rows", [](const PackedMatrix& matrix) {
+            py::array_t<float> out({matrix.rows(), matrix.columns()});
+            for (int64_t row = 0; row < matrix.rows(); ++row) {
+                matrix.read_row(row, out.mutable_data(row));
+            }
+            return out;
+        });
+    m.def("usable_kernels", &usable_kernels);
+    m.def("multiply", &multiply, py::arg("parts"), py::arg("x"), py::arg("kernels") = "auto", py::arg("threads") = 1, py::arg("repeat") = 1);
+    m.def("ggml_multiply", &ggml_multiply, py::arg("type"), py::arg("data"), py::arg("x"), py::arg("threads") = 1, py::arg("repeat") = 1);
+    m.def("quantize_activations", &quantize, py::arg("x"));
+}
+
+}  // namespace tokenloom

@@ -1,0 +1,25 @@
+// A table of multiplication kernels for one instruction set. Included where the instruction set differs: nothing of the
+// standard library in here, whose inline functions might then be taken from there for the rest of the program.
+
+#pragma once
+
+#include "packed_layout.h"
+
+namespace tokenloom {
+
+// Products of a group's 16 rows with `tokens` (1 to 16) of a tile: out[token * stride + row], float32.
+using MultiplyTile = void (*)(const PackedGroup& group, const uint8_t* tile, int tokens, float* out, size_t stride);
+
+struct Kernels {
+    const char* name;
+    MultiplyTile multiply[kPackedFormats];
+    bool (*usable)();  // on this machine
+};
+
+extern const Kernels kPortableKernels;
+#ifdef TOKENLOOM_X86_KERNELS
+extern const Kernels kAvx2Kernels;
+extern const Kernels kVnniKernels;
+#endif
+
+}  // namespace tokenloom

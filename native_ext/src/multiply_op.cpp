@@ -1,0 +1,111 @@
+#include "multiply_op.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "activations.h"
+
+namespace tokenloom {
+
+namespace {
+
+constexpr int kChunkTiles = 4;        // of an item
+constexpr int kMostChunkGroups = 8;   // their weights fit the second-level cache
+constexpr int kItemsPerThread = 16;
+
+int chunks_of(int count, int size) { return (count + size - 1) / size; }
+
+// Groups `first` to `last` - 1 of the matrix by tiles `first_tile` to `last_tile` - 1 of `rows` tokens. `out` is the
+// matrix's first row for token 0, `stride` the floats from one token to the next.
+void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, int last, const uint8_t* tiles, int rows, int first_tile,
+                   int last_tile, float* out, size_t stride) {
+    for (int tile = first_tile; tile < last_tile; ++tile) {
+        const int row = tile_first_row(rows, tile);
+        const int tokens = tile_first_row(rows, tile + 1) - row;
+        const uint8_t* tile_data = tiles + activation_bytes(row, matrix.columns());
+        float* tile_out = out + static_cast<size_t>(row) * stride;
+        for (int g = first; g < last; ++g) {
+            const int64_t begin = int64_t{g} * kGroupRows;
+            if (begin + kGroupRows <= matrix.rows()) {
+                kernel(matrix.group(g), tile_data, tokens, tile_out + begin, stride);
+                continue;
+            }
+            float whole[kTileTokens * kGroupRows];
+            kernel(matrix.group(g), tile_data, tokens, whole, kGroupRows);
+            for (int t = 0; t < tokens; ++t) {
+                std::copy_n(whole + t * kGroupRows, matrix.rows() - begin, tile_out + t * stride + begin);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+void MultiplyOps::prepare() {
+    for (Node& node : nodes_) {
+        node.next.store(0, std::memory_order_relaxed);
+    }
+}
+
+ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x) {
+    const auto bytes = static_cast<int64_t>(activation_bytes(static_cast<int>(x->ne[1]), x->ne[0]));
+    return ggml_custom_4d(context, GGML_TYPE_I8, bytes, 1, 1, 1, &x, 1, quantize_op, GGML_N_TASKS_MAX, nullptr);
+}
+
+ggml_tensor* MultiplyOps::multiply(ggml_context* context, std::vector<const PackedMatrix*> parts, ggml_tensor* quantized, int rows) {
+    int groups = 0;
+    int64_t out_rows = 0;
+    for (const PackedMatrix* part : parts) {
+        groups += part->groups();
+        out_rows += part->rows();
+    }
+    const int chunk = groups * chunks_of(tile_count(rows), kChunkTiles) / (threads_ * kItemsPerThread);
+    Node& node = nodes_.emplace_back();
+    node.kernels = kernels_;
+    node.parts = std::move(parts);
+    node.chunk_groups = std::clamp(chunk, 1, kMostChunkGroups);
+    return ggml_custom_4d(context, GGML_TYPE_F32, out_rows, rows, 1, 1, &quantized, 1, multiply_op, GGML_N_TASKS_MAX, &node);
+}
+
+void MultiplyOps::quantize_op(ggml_tensor* out, int thread, int threads, void*) {
+    const ggml_tensor* x = out->src[0];
+    const auto rows = static_cast<int>(x->ne[1]);
+    const auto cut = [&](int i) { return static_cast<int>(int64_t{rows} * i / threads); };
+    quantize_rows(static_cast<const float*>(x->data), rows, x->ne[0], cut(thread), cut(thread + 1), static_cast<uint8_t*>(out->data));
+}
+
+void MultiplyOps::multiply_op(ggml_tensor* out, int, int, void* op) {
+    auto& node = *static_cast<Node*>(op);
+    const auto* tiles = static_cast<const uint8_t*>(out->src[0]->data);
+    auto* result = static_cast<float*>(out->data);
+    const auto rows = static_cast<int>(out->ne[1]);
+    const auto stride = static_cast<size_t>(out->ne[0]);
+    const int all_tiles = tile_count(rows);
+    const int tile_chunks = chunks_of(all_tiles, kChunkTiles);
+
+    size_t part = 0;
+    int part_item = 0;  // the part's first item
+    size_t part_row = 0;
+    for (int item; (item = node.next.fetch_add(1, std::memory_order_relaxed), true);) {
+        // Items ascend, so a thread's part only moves forward.
+        int items;
+        while (part < node.parts.size() &&
+               item >= part_item + (items = chunks_of(node.parts[part]->groups(), node.chunk_groups) * tile_chunks)) {
+            part_item += items;
+            part_row += static_cast<size_t>(node.parts[part]->rows());
+            ++part;
+        }
+        if (part == node.parts.size()) {
+            return;
+        }
+        const PackedMatrix& matrix = *node.parts[part];
+        const int own = item - part_item;
+        const int first = own / tile_chunks * node.chunk_groups;
+        const int first_tile = own % tile_chunks * kChunkTiles;
+        multiply_item(node.kernels->multiply[static_cast<int>(matrix.format())], matrix, first,
+                      std::min(first + node.chunk_groups, matrix.groups()), tiles, rows, first_tile,
+                      std::min(first_tile + kChunkTiles, all_tiles), result + part_row, stride);
+    }
+}
+
+}  // namespace tokenloom

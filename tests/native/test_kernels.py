@@ -1,0 +1,135 @@
+"""Every instruction set's kernels give the same bits, and those are the product that was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from native.weights import PACKED, random_weights
+from tokenloom.native_ext.engine import EngineError
+from tokenloom.native_ext.native import core
+
+Array = npt.NDArray[Any]
+KERNELS = core.usable_kernels()
+ALWAYS = {"portable"}
+#: (rows, columns in blocks): one row, fewer than a group, whole groups, groups and a rest.
+SHAPES = [(1, 1), (5, 3), (16, 1), (33, 2), (100, 5)]
+
+
+def activations(rng: np.random.Generator, rows: int, columns: int) -> Array:
+    """Of differing size from block to block, with a block of zeros."""
+    x = rng.standard_normal((rows, columns // 32, 32)) * 10.0 ** rng.integers(-3, 3, (rows, columns // 32, 1))
+    x[rows // 2, 0] = 0
+    return x.reshape(rows, columns).astype(np.float32)
+
+
+def same_bits(a: Array, b: Array) -> bool:
+    return a.shape == b.shape and bool(np.array_equal(a.view(np.uint32), b.view(np.uint32)))
+
+
+def test_the_reference_is_there_and_names_are_known() -> None:
+    assert set(KERNELS) >= ALWAYS
+    assert set(KERNELS) <= {"portable", "avx2", "vnni"}
+
+
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products(kind: str, shape: tuple[int, int]) -> None:
+    """For 1 to 33 tokens: integer parts exact, sums in float32; and the same bits whatever the instruction set."""
+    rng = np.random.default_rng(3)
+    block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    rows, columns = shape[0], shape[1] * block
+    raw, weights = random_weights(rng, kind, rows, columns)
+    matrix = core.PackedMatrix(kind.lower(), raw)
+    x = activations(rng, 33, columns)
+    numbers, scale, *_ = core.quantize_activations(x)
+    rounded = (numbers.reshape(33, -1, 32) * scale[..., None].astype(np.float64)).reshape(33, columns)
+    expected = rounded @ weights.T
+    size = np.abs(rounded) @ np.abs(weights.T)  # of the terms, which rounding errors go by
+    # Q4_K: the products of its scales are rounded to float16.
+    allowed = (1e-3 if kind == "Q4_K" else 2e-6) * size + 1e-30
+    plain = x.astype(np.float64) @ weights.T
+    far = np.repeat(np.abs(x.reshape(33, -1, 32)).max(2) / 127 / 2, 32, axis=1) @ np.abs(weights.T)
+    whole: Array = core.multiply([matrix], x, "portable")[0]
+    assert whole.dtype == np.float32
+    assert (np.abs(whole - expected) <= allowed).all()
+    assert (np.abs(whole - plain) <= 1.01 * far + allowed).all()
+    for tokens in range(1, 34):
+        for name in KERNELS:
+            assert same_bits(core.multiply([matrix], x[:tokens], name)[0], whole[:tokens]), (name, tokens)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_no_worse_than_ggml(kind: str) -> None:
+    """Against the product with activations as they are: activations are rounded to 8 bits here as there."""
+    rng = np.random.default_rng(4)
+    raw, weights = random_weights(rng, kind, 128, 1024)
+    x = rng.standard_normal((16, 1024)).astype(np.float32)
+    exact = x.astype(np.float64) @ weights.T
+    ours = core.multiply([core.PackedMatrix(kind.lower(), raw)], x)[0]
+    theirs = core.ggml_multiply(kind.lower(), raw, x)[0]
+    errors = [np.linalg.norm(y - exact) / np.linalg.norm(exact) for y in (ours, theirs)]
+    assert errors[0] <= 1.02 * errors[1] < 0.02
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_extremes_do_not_overflow(name: str) -> None:
+    """The largest sums: all weights and activations at an end of their range."""
+    for kind, byte, largest in (("Q4_1", 0xFF, 15), ("Q4_0", 0x00, -8), ("Q4_0", 0xFF, 7), ("Q8_0", 0x80, -128)):
+        head = np.array([1.0, 0.0][: 2 if kind == "Q4_1" else 1], np.float16).view(np.uint8)
+        raw = np.tile(np.concatenate([head, np.full(32 if kind == "Q8_0" else 16, byte, np.uint8)]), (16, 2))
+        for sign in (1, -1):
+            x = np.full((3, 64), 127.0 * sign, np.float32)
+            out = core.multiply([core.PackedMatrix(kind.lower(), raw)], x, name)[0]
+            assert (out == 64 * 127 * sign * largest).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_lie_below_each_other_whatever_the_threads(threads: int) -> None:
+    rng = np.random.default_rng(5)
+    parts = [
+        core.PackedMatrix(kind.lower(), random_weights(rng, kind, rows, 256)[0])
+        for kind, rows in (("Q4_1", 70), ("Q8_0", 7), ("Q4_0", 300))
+    ]
+    for tokens in (1, 5, 70, 150):  # more than one item's tiles
+        x = activations(rng, tokens, 256)
+        together = core.multiply(parts, x, threads=threads)[0]
+        assert same_bits(together, np.concatenate([core.multiply([part], x)[0] for part in parts], axis=1))
+
+
+def test_activations_are_rounded_to_nearest_in_blocks() -> None:
+    x = activations(np.random.default_rng(6), 40, 96)
+    numbers, scale, scaled_sum, start8, start128 = core.quantize_activations(x)
+    blocks = x.reshape(40, 3, 32)
+    assert np.array_equal(scale, np.abs(blocks).max(2) / np.float32(127))
+    shaped = numbers.reshape(40, 3, 32).astype(np.int32)
+    assert np.abs(shaped).max() == 127
+    assert (np.abs(shaped * scale[..., None].astype(np.float64) - blocks) <= 0.5001 * scale[..., None]).all()
+    sums = shaped.sum(2)
+    assert np.array_equal(scaled_sum, scale * sums.astype(np.float32))
+    assert np.array_equal(start8, -8 * sums)
+    assert np.array_equal(start128, -128 * sums)
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_not_finite_shows_in_its_own_row_alone(bad: float, name: str) -> None:
+    rng = np.random.default_rng(7)
+    matrix = core.PackedMatrix("q4_1", random_weights(rng, "Q4_1", 20, 64)[0])
+    x = activations(rng, 9, 64)
+    clean = core.multiply([matrix], x, name)[0]
+    x[4, 40] = bad
+    out = core.multiply([matrix], x, name)[0]
+    assert not np.isfinite(out[4]).any()
+    rest = [0, 1, 2, 3, 5, 6, 7, 8]
+    assert same_bits(out[rest], clean[rest])
+
+
+def test_unknown_kernels_are_refused_with_those_that_are_there() -> None:
+    matrix = core.PackedMatrix("q8_0", random_weights(np.random.default_rng(8), "Q8_0", 1, 32)[0])
+    with pytest.raises(EngineError, match="TOKENLOOM_KERNELS is 'sse9'; this machine has auto, ggml, portable"):
+        core.multiply([matrix], np.zeros((1, 32), np.float32), "sse9")
