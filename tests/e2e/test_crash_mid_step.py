@@ -31,7 +31,9 @@ def prompt(number: int) -> list[int]:
 
 def open_sessions(client: Client, prefix: str, count: int, *, wait: bool = False) -> None:
     for number in range(count):
-        client.open(f"{prefix}{number}", seed=1000 + number, wait=wait)
+        opened = client.open(f"{prefix}{number}", seed=1000 + number, wait=False)
+        if wait:
+            opened.result(30)
 
 
 def start_streams(client: Client, prefix: str, lengths: Sequence[int], **options: Any) -> list[Reader]:

@@ -24,6 +24,13 @@ def owners(redis: Redis, sessions: list[str]) -> set[str]:
     return {owner.decode().partition("#")[0] for owner in found if owner}
 
 
+def begin(client: Client, prefix: str, numbers: range) -> list[Step]:
+    """The first step of each session, long enough to be at work for a while."""
+    for number in numbers:
+        client.open(f"{prefix}{number}", seed=number, wait=False)
+    return [client.session(f"{prefix}{number}").step("first", max_tokens=200, ignore_eos=True) for number in numbers]
+
+
 def enqueue(client: Client, prefix: str, sessions: int, rounds: int) -> list[list[Step]]:
     """``rounds`` steps of each session, all at once; the second and later ones continue what is not there yet."""
     for number in range(sessions):
@@ -37,6 +44,14 @@ def enqueue(client: Client, prefix: str, sessions: int, rounds: int) -> list[lis
     ]
 
 
+def go_on(client: Client, prefix: str, sessions: int) -> list[list[Step]]:
+    """Two more steps of each session, all at once."""
+    return [
+        [client.session(f"{prefix}{number}").step(part, max_tokens=20, ignore_eos=True) for number in range(sessions)]
+        for part in ("second", "third")
+    ]
+
+
 def results(rounds: list[list[Step]]) -> list[list[list[int]]]:
     return [[step.result(60).tokens for step in steps] for steps in rounds]
 
@@ -44,17 +59,19 @@ def results(rounds: list[list[Step]]) -> list[list[list[int]]]:
 def test_two_workers_share_the_sessions_and_keep_each_ones_order(
     client: Client, redis: Redis, make_worker: MakeWorker
 ) -> None:
-    for name in ("one", "two"):
-        make_worker(name=name, max_claimed=6, **SLOW)
     names = [f"s{number}" for number in range(12)]
-    shared = enqueue(client, "s", 12, 3)
-    wait_until(lambda: owners(redis, names) == {"one", "two"}, what="sessions with both workers")
+    make_worker(name="one", max_claimed=6, **SLOW)
+    first = begin(client, "s", range(6))
+    wait_until(lambda: owners(redis, names[:6]) == {"one"}, what="sessions with the first worker")
+    make_worker(name="two", max_claimed=6, **SLOW)
+    first += begin(client, "s", range(6, 12))
+    shared = [first, *go_on(client, "s", 12)]
     tokens = results(shared)
     for number, name in enumerate(names):
         steps = [steps[number].id for steps in shared]
         ends = [event.job for event in check_stream(redis, name) if event.type == "finished"]
         assert ends == steps
-    assert tokens == results(enqueue(client, "again", 12, 3))
+    assert tokens == results([begin(client, "again", range(12)), *go_on(client, "again", 12)])
     served = [stats_of(redis, name)["steps_length"] for name in ("one", "two")]
     assert min(served) > 0
 
