@@ -87,10 +87,13 @@ def check_step(job: Job, history: History, folded: Folded, reference: Reference)
             yield f"{where}: the result says {result['reason']} at {result['length']}, the event {step.reason}"
         elif result.get("logprobs") is not None and len(result["logprobs"]) != len(step.tokens):
             yield f"{where}: {len(result['logprobs'])} log-probabilities for {len(step.tokens)} tokens"
-    yield from compare(where, step, reference.steps.get(id), begun)
+    stops = job.get("generation", {}).get("stop", ())
+    yield from compare(where, step, reference.steps.get(id), stops, begun)
 
 
-def compare(where: str, step: StepSum, calm: dict[str, object] | None, begun: bool) -> Iterable[str]:
+def compare(
+    where: str, step: StepSum, calm: dict[str, object] | None, stops: Iterable[str], begun: bool
+) -> Iterable[str]:
     """A step beside the same step of the undisturbed run: equal, or its beginning where it was cut short."""
     if calm is None:
         if begun:
@@ -102,7 +105,7 @@ def compare(where: str, step: StepSum, calm: dict[str, object] | None, begun: bo
     if step.reason in CUT_SHORT:
         if step.tokens != tokens[: len(step.tokens)]:
             yield f"{where} (cut short): its tokens {_differ(step.tokens, tokens)} the undisturbed run's beginning"
-        elif not text.startswith(step.text.rstrip("\ufffd")):  # what was cut in the middle of a character
+        elif not begins(step.text, text, stops if calm["reason"] == "stop" else ()):
             yield f"{where} (cut short): its text {step.text!r} is not the beginning of {text!r}"
     elif step.tokens != tokens:
         yield f"{where}: its tokens {_differ(step.tokens, tokens)} the undisturbed run's"
@@ -110,6 +113,17 @@ def compare(where: str, step: StepSum, calm: dict[str, object] | None, begun: bo
         yield f"{where}: its text {step.text!r} is not the undisturbed run's {text!r}"
     elif (step.reason, step.error) != (calm["reason"], calm["error"]):
         yield f"{where} ended as {step.reason} {step.error}; the undisturbed run's as {calm['reason']} {calm['error']}"
+
+
+def begins(text: str, whole: str, stops: Iterable[str]) -> bool:
+    """Whether the text of a step cut short is the beginning of what it would have said.
+
+    Its end brings out what was held back: part of a character, or what might have become the stop string that ended
+    the other run.
+    """
+    if whole.startswith(text.rstrip("\ufffd")):
+        return True
+    return any(text == whole + stop[:length] for stop in stops for length in range(1, len(stop)))
 
 
 def check_other(job: Job, history: History, folded: Folded, reference: Reference) -> Iterable[str]:

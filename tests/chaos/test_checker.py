@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checker import check
+from chaos.checker import begins, check
 from chaos.history import History, Reference
 
 
@@ -265,6 +265,16 @@ def test_a_step_that_no_longer_fits_is_refused_in_both_runs_or_objected_to() -> 
     reference.logs["s"] = [1]
     history.kept.clear()
     assert check(history, reference).violations == []
+
+
+def test_text_of_a_step_cut_short_may_end_in_what_was_held_back() -> None:
+    assert begins("vw", "vww", ())
+    assert begins("v\ufffd", "vww", ())
+    assert not begins("vx", "vww", ())
+    assert begins("vt", "v", ["the"])
+    assert begins("vth", "v", ["the"])
+    assert not begins("vthe", "v", ["the"]), "a whole stop string is never text"
+    assert not begins("vt", "vww", ["the"])
 
 
 def test_each_objection_is_of_its_own() -> None:
