@@ -1,5 +1,7 @@
 // Activations as the multiplication kernels read them: rounded to int8 in blocks of 32, in tiles (packed_layout.h).
 //
+// Two computations that come before a multiplication can be done on the way, which saves a pass over memory and a barrier:
+// the normalization by the root mean square, and the gated activation of the feed-forward.
 // A token's numbers depend on nothing but its own row. One implementation serves every instruction set of kernels.
 // A block's scale is its largest magnitude / 127, its numbers are x / scale rounded to nearest, ties to even. A block with
 // a number that is not finite gets a scale that is not, so that it shows in every product; a block below 1e-30 is zero.
@@ -24,10 +26,22 @@ inline size_t activation_bytes(int rows, int64_t columns) {
     return static_cast<size_t>(rows) * static_cast<size_t>(columns / kBlock) * kTileBytes;
 }
 
-// One token's float32 [columns] to its place: number `token` of the `tokens` in the tile.
-void quantize_row(const float* row, int64_t columns, uint8_t* tile, int tokens, int token);
+// Where numbers come from, one row of float32 for each token.
+struct ActivationSource {
+    enum Kind {
+        plain,   // the row as it is, [columns]
+        normed,  // row / sqrt(mean(row^2) + epsilon) * weight, [columns]
+        gated,   // silu(gate) * up of the row [gate, up], each [columns]; silu(g) = g / (1 + e^-g)
+    };
+    Kind kind;
+    const float* data;
+    size_t stride;  // floats from one row to the next
+    int64_t columns;
+    const float* weight = nullptr;  // of a normed one, [columns]
+    float epsilon = 0.0f;
+};
 
-// Rows `first` to `last` - 1 of float32 [rows][columns] to their places in the tiles of all rows.
-void quantize_rows(const float* x, int rows, int64_t columns, int first, int last, uint8_t* tiles);
+// Rows `first` to `last` - 1 of `rows` to their places in the tiles of all rows.
+void quantize_rows(const ActivationSource& source, int rows, int first, int last, uint8_t* tiles);
 
 }  // namespace tokenloom

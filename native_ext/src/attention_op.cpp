@@ -65,12 +65,12 @@ ggml_tensor* AttentionOps::attend(ggml_context* context, int layer, ggml_tensor*
 void AttentionOps::store_op(ggml_tensor* out, int thread, int threads, void* op) {
     const auto& self = *static_cast<const LayerOp*>(op);
     AttentionOps& owner = *self.owner;
-    const size_t width = static_cast<size_t>(owner.hparams_.kv_heads) * owner.hparams_.head_size;
-    const auto* key = static_cast<const float*>(out->src[0]->data);
-    const auto* value = static_cast<const float*>(out->src[1]->data);
+    const auto row_of = [](const ggml_tensor* t, size_t row) {
+        return reinterpret_cast<const float*>(static_cast<const uint8_t*>(t->data) + row * t->nb[2]);
+    };
     const std::span<const Slot> slots = owner.batch_->slots;
     for (size_t row = thread; row < slots.size(); row += threads) {
-        owner.pool_.write(slots[row].page, slots[row].offset, self.layer, key + row * width, value + row * width);
+        owner.pool_.write(slots[row].page, slots[row].offset, self.layer, row_of(out->src[0], row), row_of(out->src[1], row));
     }
 }
 

@@ -27,7 +27,8 @@ public:
     // Before every compute: which batch the ops work on. It must stay until the compute is done.
     void prepare(const FlatBatch& batch);
 
-    // Adds "store key and value of this layer" to the graph. key and value: float32 [head_size * kv_heads, rows].
+    // Adds "store key and value of this layer" to the graph. key and value: float32 [head_size, kv_heads, rows],
+    // a row's heads adjoining.
     // The result is a tensor without use but to order what follows.
     ggml_tensor* store(ggml_context* context, int layer, ggml_tensor* key, ggml_tensor* value);
     // Adds the layer's attention. query: float32 [head_size * heads, rows], as is the result.

@@ -86,15 +86,26 @@ py::tuple run(const Floats& x, int64_t rows, int threads, int repeat, const std:
     return py::make_tuple(out, seconds);
 }
 
-py::tuple multiply(const std::vector<const PackedMatrix*>& parts, const Floats& x, const std::string& kernels, int threads, int repeat) {
+// `before`: "" for the activations as they are, "normed" with `weight`, "gated".
+py::tuple multiply(const std::vector<const PackedMatrix*>& parts, const Floats& x, const std::string& kernels, int threads, int repeat,
+                   const std::string& before, std::vector<float> weight, float epsilon, bool add) {
     int64_t rows = 0;
     for (const PackedMatrix* part : parts) {
-        check_activations(x, part->columns());
+        check_activations(x, part->columns() * (before == "gated" ? 2 : 1));
         rows += part->rows();
     }
     MultiplyOps ops(choose_kernels(kernels), threads);
     return run(x, rows, threads, repeat, [&](ggml_context* context, ggml_tensor* input) {
-        return ops.multiply(context, parts, ops.quantize(context, input), static_cast<int>(input->ne[1]));
+        ggml_tensor* quantized;
+        if (before == "normed") {
+            weight.resize(static_cast<size_t>(input->ne[0]), 1.0f);
+            ggml_tensor* w = ggml_new_tensor_1d(context, GGML_TYPE_F32, input->ne[0]);
+            w->data = weight.data();
+            quantized = ops.quantize_normed(context, input, w, epsilon);
+        } else {
+            quantized = before == "gated" ? ops.quantize_gated(context, input) : ops.quantize(context, input);
+        }
+        return ops.multiply(context, parts, quantized, static_cast<int>(input->ne[1]), add ? input : nullptr);
     }, [&] { ops.prepare(); });
 }
 
@@ -119,7 +130,7 @@ py::tuple quantize(const Floats& x) {
     const auto rows = static_cast<int>(x.shape(0));
     const py::ssize_t blocks = x.shape(1) / kBlock;
     std::vector<uint8_t> tiles(activation_bytes(rows, x.shape(1)));
-    quantize_rows(x.data(), rows, x.shape(1), 0, rows, tiles.data());
+    quantize_rows({ActivationSource::plain, x.data(), static_cast<size_t>(x.shape(1)), x.shape(1)}, rows, 0, rows, tiles.data());
     py::array_t<int8_t> numbers({x.shape(0), x.shape(1)});
     py::array_t<float> scales({py::ssize_t{2}, x.shape(0), blocks});
     py::array_t<int32_t> starts({py::ssize_t{2}, x.shape(0), blocks});
@@ -165,6 +176,9 @@ void bind_kernels(py::module_& m) {
                  return std::make_unique<PackedMatrix>(type, data.data(), data.shape(0), columns_of(type, data));
              }), py::arg("type"), py::arg("data"))
         .def_property_readonly("bytes", &PackedMatrix::bytes)
+        .def_static("bytes_of", [](const std::string& name, int64_t rows, int64_t columns) {
+            return PackedMatrix::bytes_of(type_of(name), rows, columns);
+        }, py::arg("type"), py::arg("rows"), py::arg("columns"))
         .def("rows", [](const PackedMatrix& matrix) {
             py::array_t<float> out({matrix.rows(), matrix.columns()});
             for (int64_t row = 0; row < matrix.rows(); ++row) {
@@ -173,7 +187,8 @@ void bind_kernels(py::module_& m) {
             return out;
         });
     m.def("usable_kernels", &usable_kernels);
-    m.def("multiply", &multiply, py::arg("parts"), py::arg("x"), py::arg("kernels") = "auto", py::arg("threads") = 1, py::arg("repeat") = 1);
+    m.def("multiply", &multiply, py::arg("parts"), py::arg("x"), py::arg("kernels") = "auto", py::arg("threads") = 1, py::arg("repeat") = 1,
+          py::arg("before") = "", py::arg("weight") = std::vector<float>{}, py::arg("epsilon") = 0.0f, py::arg("add") = false);
     m.def("ggml_multiply", &ggml_multiply, py::arg("type"), py::arg("data"), py::arg("x"), py::arg("threads") = 1, py::arg("repeat") = 1);
     m.def("quantize_activations", &quantize, py::arg("x"));
 }

@@ -53,38 +53,78 @@ size_t Forward::buffer_bytes() const {
     return (allocator_ ? ggml_gallocr_get_buffer_size(allocator_.get(), 0) : 0) + work_.size();
 }
 
-// The one place where a weight meets activations.
-ggml_tensor* Forward::multiply(const Matrix& matrix, ggml_tensor* x) {
-    ggml_tensor* y;
-    if (matrix.packed == nullptr) {
-        y = ggml_mul_mat(context_.get(), matrix.weight, x);
-    } else {
-        if (quantized_.first != x) {
-            quantized_ = {x, multiply_.quantize(context_.get(), x)};
-        }
-        y = multiply_.multiply(context_.get(), {matrix.packed}, quantized_.second, static_cast<int>(x->ne[1]));
+// A product with one weight, its bias and `added`, if there are any. This and multiply_normed() are where weights meet
+// activations.
+ggml_tensor* Forward::multiply(const Matrix& matrix, ggml_tensor* x, ggml_tensor* added) {
+    ggml_context* context = context_.get();
+    if (matrix.packed != nullptr && matrix.bias == nullptr) {
+        return multiply_.multiply(context, {matrix.packed}, multiply_.quantize(context, x), static_cast<int>(x->ne[1]), added);
     }
-    return matrix.bias == nullptr ? y : ggml_add(context_.get(), y, matrix.bias);
+    ggml_tensor* y = matrix.packed == nullptr
+                         ? ggml_mul_mat(context, matrix.weight, x)
+                         : multiply_.multiply(context, {matrix.packed}, multiply_.quantize(context, x), static_cast<int>(x->ne[1]));
+    if (matrix.bias != nullptr) {
+        y = ggml_add(context, y, matrix.bias);
+    }
+    return added == nullptr ? y : ggml_add(context, y, added);
+}
+
+// Products of the normalized x with several weights, biases added.
+Forward::Products Forward::multiply_normed(const std::vector<const Matrix*>& matrices, ggml_tensor* x, ggml_tensor* weight) {
+    ggml_context* context = context_.get();
+    std::vector<const PackedMatrix*> packed;
+    for (const Matrix* matrix : matrices) {
+        if (matrix->packed != nullptr && matrix->bias == nullptr) {
+            packed.push_back(matrix->packed);
+        }
+    }
+    Products out{{}, nullptr};
+    if (packed.size() == matrices.size()) {
+        ggml_tensor* normed = multiply_.quantize_normed(context, x, weight, model_.hparams().rms_epsilon);
+        out.whole = multiply_.multiply(context, packed, normed, static_cast<int>(x->ne[1]));
+        if (packed.size() == 1) {
+            out.parts.push_back(out.whole);
+            return out;
+        }
+        size_t offset = 0;
+        for (const PackedMatrix* matrix : packed) {
+            out.parts.push_back(ggml_view_2d(context, out.whole, matrix->rows(), x->ne[1], out.whole->nb[1], offset));
+            offset += static_cast<size_t>(matrix->rows()) * sizeof(float);
+        }
+        return out;
+    }
+    ggml_tensor* normed = normalize(x, weight);
+    for (const Matrix* matrix : matrices) {
+        out.parts.push_back(multiply(*matrix, normed));
+    }
+    return out;
 }
 
 ggml_tensor* Forward::normalize(ggml_tensor* x, ggml_tensor* weight) const {
     return ggml_mul(context_.get(), ggml_rms_norm(context_.get(), x, model_.hparams().rms_epsilon), weight);
 }
 
-// x: [head_size * heads, rows], turned by each row's position.
-ggml_tensor* Forward::rotate(ggml_tensor* x, int heads) const {
+// x: [head_size * heads, rows], perhaps a view -> [head_size, heads, rows].
+ggml_tensor* Forward::heads(ggml_tensor* x) const {
+    const int size = model_.hparams().head_size;
+    return ggml_view_3d(context_.get(), x, size, x->ne[0] / size, x->ne[1], size * sizeof(float), x->nb[1], 0);
+}
+
+// The same, turned by each row's position.
+ggml_tensor* Forward::rotate(ggml_tensor* x) const {
     const RopeParams& r = model_.hparams().rope;
-    ggml_tensor* split = ggml_reshape_3d(context_.get(), x, model_.hparams().head_size, heads, x->ne[1]);
     // Files of architecture llama have their heads permuted for pairs of neighbours, ggml's normal mode.
-    return ggml_rope_ext(context_.get(), split, positions_, model_.rope_factors(), r.dimensions, GGML_ROPE_TYPE_NORMAL,
+    return ggml_rope_ext(context_.get(), heads(x), positions_, model_.rope_factors(), r.dimensions, GGML_ROPE_TYPE_NORMAL,
                          r.original_context, r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow);
 }
 
 ggml_tensor* Forward::feed_forward(const Layer& layer, ggml_tensor* x) {
-    ggml_tensor* normed = normalize(x, layer.ffn_norm);
-    ggml_tensor* up = multiply(layer.up, normed);
-    ggml_tensor* gate = multiply(layer.gate, normed);
-    return ggml_add(context_.get(), multiply(layer.down, ggml_swiglu_split(context_.get(), gate, up)), x);
+    ggml_context* context = context_.get();
+    const Products both = multiply_normed({&layer.gate, &layer.up}, x, layer.ffn_norm);
+    if (both.whole != nullptr && layer.down.packed != nullptr && layer.down.bias == nullptr) {
+        return multiply_.multiply(context, {layer.down.packed}, multiply_.quantize_gated(context, both.whole), static_cast<int>(x->ne[1]), x);
+    }
+    return multiply(layer.down, ggml_swiglu_split(context, both.parts[0], both.parts[1]), x);
 }
 
 void Forward::build(int rows, int outputs, bool pick) {
@@ -92,7 +132,6 @@ void Forward::build(int rows, int outputs, bool pick) {
     ggml_context* context = context_.get();
     ggml_reset(context);
     multiply_.clear();
-    quantized_ = {};
     graph_ = ggml_new_graph_custom(context, nodes_, false);
 
     embeddings_ = ggml_new_tensor_2d(context, GGML_TYPE_F32, h.embedding, rows);
@@ -110,24 +149,27 @@ void Forward::build(int rows, int outputs, bool pick) {
     for (int i = 0; i < h.layers; ++i) {
         const Layer& layer = model_.layers()[i];
         const bool last = i + 1 == h.layers;
-        ggml_tensor* normed = normalize(x, layer.attention_norm);
-        ggml_tensor* key = rotate(multiply(layer.key, normed), h.kv_heads);
-        ggml_tensor* value = multiply(layer.value, normed);
-        ggml_tensor* stored = attention_.store(context, i, key, value);
+        const bool cells_only = last && outputs == 0;  // nobody asks for more
+        std::vector<const Matrix*> weights{&layer.key, &layer.value};
+        if (!cells_only) {
+            weights.push_back(&layer.query);
+        }
+        const Products products = multiply_normed(weights, x, layer.attention_norm);
+        ggml_tensor* stored = attention_.store(context, i, rotate(products.parts[0]), heads(products.parts[1]));
         ggml_build_forward_expand(graph_, stored);
-        if (last && outputs == 0) {  // nobody asks for more than the cells
+        if (cells_only) {
             return;
         }
-        ggml_tensor* query = rotate(multiply(layer.query, normed), h.heads);
+        ggml_tensor* query = rotate(products.parts[2]);
         ggml_tensor* mixed = attention_.attend(context, i, query, stored);
         if (last && picks_ != nullptr) {  // what follows is needed for the outputs only
             mixed = ggml_get_rows(context, mixed, picks_);
             x = ggml_get_rows(context, x, picks_);
         }
-        x = ggml_add(context, multiply(layer.attention_out, mixed), x);
+        x = multiply(layer.attention_out, mixed, x);
         x = feed_forward(layer, x);
     }
-    logits_ = multiply(model_.output(), normalize(x, model_.output_norm()));
+    logits_ = multiply_normed({&model_.output()}, x, model_.output_norm()).parts[0];
     ggml_set_output(logits_);
     ggml_build_forward_expand(graph_, logits_);
 }

@@ -52,11 +52,19 @@ private:
         void operator()(ggml_threadpool_t pool) const { ggml_threadpool_free(pool); }
     };
 
+    // Of the same activations with several weights.
+    struct Products {
+        std::vector<ggml_tensor*> parts;  // float32 [weight's rows, rows], views of `whole` if there is one
+        ggml_tensor* whole;               // the parts one below the other, or null
+    };
+
     int padded(int rows) const { return odd_rows_ && rows % 2 == 0 && rows > 0 ? rows + 1 : rows; }
     void build(int rows, int outputs, bool pick);
-    ggml_tensor* multiply(const Matrix& matrix, ggml_tensor* x);
+    ggml_tensor* multiply(const Matrix& matrix, ggml_tensor* x, ggml_tensor* added = nullptr);
+    Products multiply_normed(const std::vector<const Matrix*>& matrices, ggml_tensor* x, ggml_tensor* weight);
     ggml_tensor* normalize(ggml_tensor* x, ggml_tensor* weight) const;
-    ggml_tensor* rotate(ggml_tensor* x, int heads) const;
+    ggml_tensor* heads(ggml_tensor* x) const;
+    ggml_tensor* rotate(ggml_tensor* x) const;
     ggml_tensor* feed_forward(const Layer& layer, ggml_tensor* x);
     void write_inputs(const FlatBatch& batch);
     void compute(int rows);
@@ -76,7 +84,6 @@ private:
     int outputs_ = -1;
     size_t nodes_;
     ggml_cgraph* graph_ = nullptr;
-    std::pair<ggml_tensor*, ggml_tensor*> quantized_;    // the activations multiplied last, and the same quantized
     ggml_tensor* embeddings_ = nullptr;  // float32 [embedding, rows]
     ggml_tensor* positions_ = nullptr;   // int32 [rows]
     ggml_tensor* picks_ = nullptr;       // int32 [outputs], null when every row is an output

@@ -3,6 +3,7 @@
 // nibbles: a pair is at most 2 * 15 * 127 = 3,810, so the eight of a block fit int16, and are widened once.
 // bytes: unsigned bytes would not fit, so the sign moves from the weight to the activation: |w| <= 128 and |a| <= 127 give
 // at most 32,512 a pair. The sum then is that of signed weights, and needs no start.
+// halves: a pair is at most 2 * 63 * 127 = 16,002, so two fit int16.
 
 #include <immintrin.h>
 
@@ -45,6 +46,33 @@ void multiply(const PackedGroup& group, int half, const uint8_t* tile, int T, in
         const auto* numbers = reinterpret_cast<const int32_t*>(tile) + first;  // four at a time
         const auto* scale = reinterpret_cast<const float*>(tile) + 8 * T + first;
         const float* scaled_sum = scale + T;
+        const size_t lane = static_cast<size_t>(b) * kGroupRows + 8 * half;
+        const __m256 scales = widen(group.scales + lane);
+        if constexpr (format == PackedFormat::bytes_halves) {
+            const __m256 others = widen(group.minimums + lane);
+            for (int part = 0; part < 2; ++part, quants += 256) {
+                const int32_t* start = reinterpret_cast<const int32_t*>(tile) + (12 + part) * T + first;
+                __m256i sums[N];
+                for (int t = 0; t < N; ++t) {
+                    sums[t] = _mm256_set1_epi32(start[t]);
+                }
+                for (int j = 0; j < 4; j += 2) {
+                    const __m256i w = load(quants + 64 * j);
+                    const __m256i v = load(quants + 64 * (j + 1));
+                    const int32_t* four = numbers + (4 * part + j) * T;
+                    for (int t = 0; t < N; ++t) {
+                        const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(w, _mm256_set1_epi32(four[t])),
+                                                               _mm256_maddubs_epi16(v, _mm256_set1_epi32(four[T + t])));
+                        sums[t] = _mm256_add_epi32(sums[t], _mm256_madd_epi16(pairs, ones));
+                    }
+                }
+                for (int t = 0; t < N; ++t) {
+                    const __m256 factor = _mm256_mul_ps(part == 0 ? scales : others, _mm256_set1_ps(scale[t]));
+                    acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[t]), factor, acc[t]);
+                }
+            }
+            continue;
+        }
         const int32_t* start = reinterpret_cast<const int32_t*>(tile) + 10 * T + first;
         __m256i sums[N];
         for (int t = 0; t < N; ++t) {
@@ -76,8 +104,6 @@ void multiply(const PackedGroup& group, int half, const uint8_t* tile, int T, in
                 }
             }
         }
-        const size_t lane = static_cast<size_t>(b) * kGroupRows + 8 * half;
-        const __m256 scales = widen(group.scales + lane);
         for (int t = 0; t < N; ++t) {
             acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[t]), _mm256_mul_ps(scales, _mm256_set1_ps(scale[t])), acc[t]);
         }
@@ -113,7 +139,8 @@ void multiply_tile(const PackedGroup& group, const uint8_t* tile, int tokens, fl
 
 const Kernels kAvx2Kernels = {"avx2",
                               {multiply_tile<PackedFormat::nibbles_centred>, multiply_tile<PackedFormat::nibbles_minimum>,
-                               multiply_tile<PackedFormat::bytes>, multiply_tile<PackedFormat::bytes_minimum>},
+                               multiply_tile<PackedFormat::bytes>, multiply_tile<PackedFormat::bytes_minimum>,
+                               multiply_tile<PackedFormat::bytes_halves>},
                               cpu_has_avx2};
 
 }  // namespace tokenloom

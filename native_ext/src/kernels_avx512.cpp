@@ -37,6 +37,28 @@ void multiply(const PackedGroup& group, const uint8_t* tile, int T, int first, f
         const auto* numbers = reinterpret_cast<const int32_t*>(tile) + first;  // four at a time
         const auto* scale = reinterpret_cast<const float*>(tile) + 8 * T + first;
         const float* scaled_sum = scale + T;
+        const __m512 scales = widen(group.scales + static_cast<size_t>(b) * kGroupRows);
+        if constexpr (format == PackedFormat::bytes_halves) {
+            const __m512 others = widen(group.minimums + static_cast<size_t>(b) * kGroupRows);
+            for (int half = 0; half < 2; ++half, quants += 256) {
+                const int32_t* start = reinterpret_cast<const int32_t*>(tile) + (12 + half) * T + first;
+                __m512i sums[N];
+                for (int t = 0; t < N; ++t) {
+                    sums[t] = _mm512_set1_epi32(start[t]);
+                }
+                for (int j = 0; j < 4; ++j) {
+                    const __m512i w = _mm512_loadu_si512(quants + 64 * j);
+                    for (int t = 0; t < N; ++t) {
+                        sums[t] = _mm512_dpbusd_epi32(sums[t], w, _mm512_set1_epi32(numbers[(4 * half + j) * T + t]));
+                    }
+                }
+                for (int t = 0; t < N; ++t) {
+                    const __m512 factor = _mm512_mul_ps(half == 0 ? scales : others, _mm512_set1_ps(scale[t]));
+                    acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t]), factor, acc[t]);
+                }
+            }
+            continue;
+        }
         const int32_t* start = reinterpret_cast<const int32_t*>(tile) + (is_nibbles(format) ? 10 : 11) * T + first;
         __m512i sums[N];
         for (int t = 0; t < N; ++t) {
@@ -62,7 +84,6 @@ void multiply(const PackedGroup& group, const uint8_t* tile, int T, int first, f
                 }
             }
         }
-        const __m512 scales = widen(group.scales + static_cast<size_t>(b) * kGroupRows);
         for (int t = 0; t < N; ++t) {
             acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t]), _mm512_mul_ps(scales, _mm512_set1_ps(scale[t])), acc[t]);
         }
@@ -101,7 +122,8 @@ void multiply_tile(const PackedGroup& group, const uint8_t* tile, int tokens, fl
 
 const Kernels kVnniKernels = {"vnni",
                               {multiply_tile<PackedFormat::nibbles_centred>, multiply_tile<PackedFormat::nibbles_minimum>,
-                               multiply_tile<PackedFormat::bytes>, multiply_tile<PackedFormat::bytes_minimum>},
+                               multiply_tile<PackedFormat::bytes>, multiply_tile<PackedFormat::bytes_minimum>,
+                               multiply_tile<PackedFormat::bytes_halves>},
                               cpu_has_avx512_vnni};
 
 }  // namespace tokenloom

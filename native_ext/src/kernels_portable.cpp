@@ -14,6 +14,8 @@ constexpr bool is_nibbles(PackedFormat format) {
     return format == PackedFormat::nibbles_centred || format == PackedFormat::nibbles_minimum;
 }
 
+constexpr bool is_halves(PackedFormat format) { return format == PackedFormat::bytes_halves; }
+
 constexpr bool has_minimum(PackedFormat format) {
     return format == PackedFormat::nibbles_minimum || format == PackedFormat::bytes_minimum;
 }
@@ -53,28 +55,38 @@ void multiply(const PackedGroup& group, const uint8_t* tile, int tokens, float* 
         float scales[kGroupRows];
         float minimums[kGroupRows];
         widen(group.scales + static_cast<size_t>(b) * kGroupRows, scales);
-        if constexpr (has_minimum(format)) {
+        if constexpr (has_minimum(format) || is_halves(format)) {
             widen(group.minimums + static_cast<size_t>(b) * kGroupRows, minimums);
         }
         const uint8_t* block = tile + static_cast<size_t>(b) * kTileBytes * tokens;
         const auto* numbers = reinterpret_cast<const int8_t*>(block);
         const auto* scale = reinterpret_cast<const float*>(block + size_t{kBlock} * tokens);
         const float* scaled_sum = scale + tokens;
-        const auto* start = reinterpret_cast<const int32_t*>(scaled_sum + tokens) + (is_nibbles(format) ? 0 : tokens);
+        const auto* starts = reinterpret_cast<const int32_t*>(scaled_sum + tokens);
         for (int t = 0; t < tokens; ++t) {
-            int32_t sums[kGroupRows];
-            for (int row = 0; row < kGroupRows; ++row) {
-                sums[row] = format == PackedFormat::nibbles_minimum ? 0 : start[t];
-            }
-            for (int k = 0; k < kBlock; ++k) {
-                const int16_t a = numbers[(k / 4 * tokens + t) * 4 + k % 4];
+            const auto add = [&](int32_t start, int begin, int end, const float* factors) {
+                int32_t sums[kGroupRows];
                 for (int row = 0; row < kGroupRows; ++row) {
-                    sums[row] += wide[k][row] * a;
+                    sums[row] = start;
                 }
+                for (int k = begin; k < end; ++k) {
+                    const int16_t a = numbers[(k / 4 * tokens + t) * 4 + k % 4];
+                    for (int row = 0; row < kGroupRows; ++row) {
+                        sums[row] += wide[k][row] * a;
+                    }
+                }
+                for (int row = 0; row < kGroupRows; ++row) {
+                    acc[t][row] = std::fma(static_cast<float>(sums[row]), factors[row] * scale[t], acc[t][row]);
+                }
+            };
+            if constexpr (is_halves(format)) {
+                add(starts[2 * tokens + t], 0, kBlock / 2, scales);
+                add(starts[3 * tokens + t], kBlock / 2, kBlock, minimums);
+                continue;
             }
-            for (int row = 0; row < kGroupRows; ++row) {
-                acc[t][row] = std::fma(static_cast<float>(sums[row]), scales[row] * scale[t], acc[t][row]);
-                if constexpr (has_minimum(format)) {
+            add(format == PackedFormat::nibbles_minimum ? 0 : starts[(is_nibbles(format) ? 0 : tokens) + t], 0, kBlock, scales);
+            if constexpr (has_minimum(format)) {
+                for (int row = 0; row < kGroupRows; ++row) {
                     acc[t][row] = std::fma(minimums[row], scaled_sum[t], acc[t][row]);
                 }
             }
@@ -91,7 +103,8 @@ void multiply(const PackedGroup& group, const uint8_t* tile, int tokens, float* 
 
 const Kernels kPortableKernels = {"portable",
                                   {multiply<PackedFormat::nibbles_centred>, multiply<PackedFormat::nibbles_minimum>,
-                                   multiply<PackedFormat::bytes>, multiply<PackedFormat::bytes_minimum>},
+                                   multiply<PackedFormat::bytes>, multiply<PackedFormat::bytes_minimum>,
+                                   multiply<PackedFormat::bytes_halves>},
                                   [] { return true; }};
 
 }  // namespace tokenloom

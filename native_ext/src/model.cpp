@@ -48,7 +48,7 @@ std::string types_that_multiply() {
 
 }  // namespace
 
-Model::Model(const std::string& path, bool pack) : mapped_(path), file_(mapped_), hparams_(read_hparams(file_)) {
+Model::Model(const std::string& path, bool pack) : mapped_(path), file_(mapped_), hparams_(read_hparams(file_)), pack_(pack) {
     ggml_cpu_init();
     const HParams& h = hparams_;
 
@@ -104,7 +104,7 @@ Model::Model(const std::string& path, bool pack) : mapped_(path), file_(mapped_)
     refuse_unused();
     check_memory();
     fill_vectors();
-    if (pack) {
+    if (pack_) {
         pack_weights();
     }
     for (const Layer& layer : layers_) {
@@ -156,7 +156,8 @@ ggml_tensor* Model::weight(const GgufTensor& tensor) {
     ggml_set_name(t, tensor.name.c_str());
     ggml_backend_tensor_alloc(mapping_.get(), t, const_cast<uint8_t*>(mapped_.data()) + tensor.offset);
     used_.insert(tensor.name);
-    weight_bytes_ += tensor.bytes;
+    const bool packed = pack_ && PackedMatrix::can_pack(tensor.type);
+    weight_bytes_ += packed ? PackedMatrix::bytes_of(tensor.type, tensor.shape[1], tensor.shape[0]) : tensor.bytes;
     return t;
 }
 

@@ -98,7 +98,8 @@ private:
     GgufFile file_;
     HParams hparams_;
     int vocabulary_ = 0;
-    uint64_t weight_bytes_ = 0;
+    uint64_t weight_bytes_ = 0;   // in memory
+    bool pack_;
     bool grouped_rows_ = false;
     uint64_t packed_bytes_ = 0;
     std::map<std::string, int> packed_types_;

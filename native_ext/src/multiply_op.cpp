@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "activations.h"
-
 namespace tokenloom {
 
 namespace {
@@ -16,9 +14,9 @@ constexpr int kItemsPerThread = 16;
 int chunks_of(int count, int size) { return (count + size - 1) / size; }
 
 // Groups `first` to `last` - 1 of the matrix by tiles `first_tile` to `last_tile` - 1 of `rows` tokens. `out` is the
-// matrix's first row for token 0, `stride` the floats from one token to the next.
+// matrix's first row for token 0, `stride` the floats from one token to the next; `added` lies as `out` does, or is null.
 void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, int last, const uint8_t* tiles, int rows, int first_tile,
-                   int last_tile, float* out, size_t stride) {
+                   int last_tile, float* out, const float* added, size_t stride) {
     for (int tile = first_tile; tile < last_tile; ++tile) {
         const int row = tile_first_row(rows, tile);
         const int tokens = tile_first_row(rows, tile + 1) - row;
@@ -28,12 +26,21 @@ void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, i
             const int64_t begin = int64_t{g} * kGroupRows;
             if (begin + kGroupRows <= matrix.rows()) {
                 kernel(matrix.group(g), tile_data, tokens, tile_out + begin, stride);
-                continue;
+            } else {
+                float whole[kTileTokens * kGroupRows];
+                kernel(matrix.group(g), tile_data, tokens, whole, kGroupRows);
+                for (int t = 0; t < tokens; ++t) {
+                    std::copy_n(whole + t * kGroupRows, matrix.rows() - begin, tile_out + t * stride + begin);
+                }
             }
-            float whole[kTileTokens * kGroupRows];
-            kernel(matrix.group(g), tile_data, tokens, whole, kGroupRows);
-            for (int t = 0; t < tokens; ++t) {
-                std::copy_n(whole + t * kGroupRows, matrix.rows() - begin, tile_out + t * stride + begin);
+            if (added != nullptr) {
+                const int64_t count = std::min<int64_t>(kGroupRows, matrix.rows() - begin);
+                for (int t = 0; t < tokens; ++t) {
+                    const size_t at = static_cast<size_t>(row + t) * stride + static_cast<size_t>(begin);
+                    for (int64_t i = 0; i < count; ++i) {
+                        out[at + i] += added[at + i];
+                    }
+                }
             }
         }
     }
@@ -48,11 +55,26 @@ void MultiplyOps::prepare() {
 }
 
 ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x) {
-    const auto bytes = static_cast<int64_t>(activation_bytes(static_cast<int>(x->ne[1]), x->ne[0]));
-    return ggml_custom_4d(context, GGML_TYPE_I8, bytes, 1, 1, 1, &x, 1, quantize_op, GGML_N_TASKS_MAX, nullptr);
+    return quantize(context, x, x->ne[0], nullptr, {ActivationSource::plain, 0.0f});
 }
 
-ggml_tensor* MultiplyOps::multiply(ggml_context* context, std::vector<const PackedMatrix*> parts, ggml_tensor* quantized, int rows) {
+ggml_tensor* MultiplyOps::quantize_normed(ggml_context* context, ggml_tensor* x, ggml_tensor* weight, float epsilon) {
+    return quantize(context, x, x->ne[0], weight, {ActivationSource::normed, epsilon});
+}
+
+ggml_tensor* MultiplyOps::quantize_gated(ggml_context* context, ggml_tensor* x) {
+    return quantize(context, x, x->ne[0] / 2, nullptr, {ActivationSource::gated, 0.0f});
+}
+
+ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x, int64_t columns, ggml_tensor* weight, Quantization how) {
+    const auto bytes = static_cast<int64_t>(activation_bytes(static_cast<int>(x->ne[1]), columns));
+    ggml_tensor* operands[] = {x, weight};
+    return ggml_custom_4d(context, GGML_TYPE_I8, bytes, 1, 1, 1, operands, weight == nullptr ? 1 : 2, quantize_op, GGML_N_TASKS_MAX,
+                          &quantizations_.emplace_back(how));
+}
+
+ggml_tensor* MultiplyOps::multiply(ggml_context* context, std::vector<const PackedMatrix*> parts, ggml_tensor* quantized, int rows,
+                                   ggml_tensor* added) {
     int groups = 0;
     int64_t out_rows = 0;
     for (const PackedMatrix* part : parts) {
@@ -64,19 +86,27 @@ ggml_tensor* MultiplyOps::multiply(ggml_context* context, std::vector<const Pack
     node.kernels = kernels_;
     node.parts = std::move(parts);
     node.chunk_groups = std::clamp(chunk, 1, kMostChunkGroups);
-    return ggml_custom_4d(context, GGML_TYPE_F32, out_rows, rows, 1, 1, &quantized, 1, multiply_op, GGML_N_TASKS_MAX, &node);
+    ggml_tensor* operands[] = {quantized, added};
+    return ggml_custom_4d(context, GGML_TYPE_F32, out_rows, rows, 1, 1, operands, added == nullptr ? 1 : 2, multiply_op,
+                          GGML_N_TASKS_MAX, &node);
 }
 
-void MultiplyOps::quantize_op(ggml_tensor* out, int thread, int threads, void*) {
+void MultiplyOps::quantize_op(ggml_tensor* out, int thread, int threads, void* quantization) {
+    const auto& how = *static_cast<const Quantization*>(quantization);
     const ggml_tensor* x = out->src[0];
+    const ggml_tensor* weight = out->src[1];
+    const ActivationSource source{how.kind, static_cast<const float*>(x->data), x->nb[1] / sizeof(float),
+                                  how.kind == ActivationSource::gated ? x->ne[0] / 2 : x->ne[0],
+                                  weight == nullptr ? nullptr : static_cast<const float*>(weight->data), how.epsilon};
     const auto rows = static_cast<int>(x->ne[1]);
     const auto cut = [&](int i) { return static_cast<int>(int64_t{rows} * i / threads); };
-    quantize_rows(static_cast<const float*>(x->data), rows, x->ne[0], cut(thread), cut(thread + 1), static_cast<uint8_t*>(out->data));
+    quantize_rows(source, rows, cut(thread), cut(thread + 1), static_cast<uint8_t*>(out->data));
 }
 
 void MultiplyOps::multiply_op(ggml_tensor* out, int, int, void* op) {
     auto& node = *static_cast<Node*>(op);
     const auto* tiles = static_cast<const uint8_t*>(out->src[0]->data);
+    const auto* added = out->src[1] == nullptr ? nullptr : static_cast<const float*>(out->src[1]->data);
     auto* result = static_cast<float*>(out->data);
     const auto rows = static_cast<int>(out->ne[1]);
     const auto stride = static_cast<size_t>(out->ne[0]);
@@ -104,7 +134,8 @@ void MultiplyOps::multiply_op(ggml_tensor* out, int, int, void* op) {
         const int first_tile = own % tile_chunks * kChunkTiles;
         multiply_item(node.kernels->multiply[static_cast<int>(matrix.format())], matrix, first,
                       std::min(first + node.chunk_groups, matrix.groups()), tiles, rows, first_tile,
-                      std::min(first_tile + kChunkTiles, all_tiles), result + part_row, stride);
+                      std::min(first_tile + kChunkTiles, all_tiles), result + part_row,
+                      added == nullptr ? nullptr : added + part_row, stride);
     }
 }
 

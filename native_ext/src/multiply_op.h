@@ -15,6 +15,7 @@
 #include <deque>
 #include <vector>
 
+#include "activations.h"
 #include "kernels.h"
 #include "packed_matrix.h"
 
@@ -26,16 +27,23 @@ public:
     MultiplyOps(const Kernels* kernels, int threads) : kernels_(kernels), threads_(threads) {}
 
     // Forgets the nodes of the graph before.
-    void clear() { nodes_.clear(); }
+    void clear() {
+        nodes_.clear();
+        quantizations_.clear();
+    }
     // Before every run of the graph.
     void prepare();
 
-    // x: float32 [columns, rows], contiguous. The result is good for multiply() only.
+    // Activations for multiply(), which alone may read the results; columns are a multiple of 32 (ActivationSource has the
+    // formulas). x: float32 [columns, rows], of quantize_gated() [2 * columns, rows]; weight: float32 [columns].
     ggml_tensor* quantize(ggml_context* context, ggml_tensor* x);
+    ggml_tensor* quantize_normed(ggml_context* context, ggml_tensor* x, ggml_tensor* weight, float epsilon);
+    ggml_tensor* quantize_gated(ggml_context* context, ggml_tensor* x);
 
-    // float32 [sum of the parts' rows, rows]: the products of the parts, one below the other, with the activations that
-    // quantize() gave for `rows` rows. The parts have the same number of columns.
-    ggml_tensor* multiply(ggml_context* context, std::vector<const PackedMatrix*> parts, ggml_tensor* quantized, int rows);
+    // float32 [sum of the parts' rows, rows]: the products of the parts, one below the other, with quantized activations of
+    // `rows` rows. The parts have the same number of columns. `added`: a tensor of the result's shape to add, or null.
+    ggml_tensor* multiply(ggml_context* context, std::vector<const PackedMatrix*> parts, ggml_tensor* quantized, int rows,
+                          ggml_tensor* added = nullptr);
 
 private:
     struct Node {
@@ -45,12 +53,19 @@ private:
         std::atomic<int> next{0};
     };
 
-    static void quantize_op(ggml_tensor* out, int thread, int threads, void*);
+    struct Quantization {
+        ActivationSource::Kind kind;
+        float epsilon;
+    };
+
+    ggml_tensor* quantize(ggml_context* context, ggml_tensor* x, int64_t columns, ggml_tensor* weight, Quantization how);
+    static void quantize_op(ggml_tensor* out, int thread, int threads, void* quantization);
     static void multiply_op(ggml_tensor* out, int, int, void* node);
 
     const Kernels* kernels_;
     int threads_;
     std::deque<Node> nodes_;  // a deque: ggml keeps their addresses
+    std::deque<Quantization> quantizations_;
 };
 
 }  // namespace tokenloom

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from native.weights import PACKED, random_weights
+from native.weights import PACKED, ROUNDED, random_weights
 from tokenloom.native_ext.engine import EngineError
 from tokenloom.native_ext.native import core
 
@@ -50,8 +50,7 @@ def test_products(kind: str, shape: tuple[int, int]) -> None:
     rounded = (numbers.reshape(33, -1, 32) * scale[..., None].astype(np.float64)).reshape(33, columns)
     expected = rounded @ weights.T
     size = np.abs(rounded) @ np.abs(weights.T)  # of the terms, which rounding errors go by
-    # Q4_K: the products of its scales are rounded to float16.
-    allowed = (1e-3 if kind == "Q4_K" else 2e-6) * size + 1e-30
+    allowed = (1e-3 if kind in ROUNDED else 2e-6) * size + 1e-30
     plain = x.astype(np.float64) @ weights.T
     far = np.repeat(np.abs(x.reshape(33, -1, 32)).max(2) / 127 / 2, 32, axis=1) @ np.abs(weights.T)
     whole: Array = core.multiply([matrix], x, "portable")[0]
@@ -133,3 +132,42 @@ def test_unknown_kernels_are_refused_with_those_that_are_there() -> None:
     matrix = core.PackedMatrix("q8_0", random_weights(np.random.default_rng(8), "Q8_0", 1, 32)[0])
     with pytest.raises(EngineError, match="TOKENLOOM_KERNELS is 'sse9'; this machine has auto, ggml, portable"):
         core.multiply([matrix], np.zeros((1, 32), np.float32), "sse9")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_normalizing_gating_and_adding_on_the_way(threads: int) -> None:
+    """Against products of the activations as float64 has them, which may round to a neighbouring int8."""
+    rng = np.random.default_rng(9)
+    raw, weights = random_weights(rng, "Q8_0", 96, 96)
+    matrix = core.PackedMatrix("q8_0", raw)
+    for tokens in (1, 3, 40):
+        x = rng.standard_normal((tokens, 96)).astype(np.float32) * 5
+        scale = rng.uniform(0.5, 2, 96).astype(np.float32)
+        wide = rng.standard_normal((tokens, 192)).astype(np.float32) * 5
+        gate, up = wide[:, :96].astype(np.float64), wide[:, 96:].astype(np.float64)
+        normed = x / np.sqrt((x.astype(np.float64) ** 2).mean(1, keepdims=True) + 0.1) * scale
+        cases: list[tuple[Array, Array, dict[str, Any], Array | float]] = [
+            (x, normed, {"before": "normed", "weight": scale.tolist(), "epsilon": 0.1}, 0.0),
+            (wide, gate / (1 + np.exp(-gate)) * up, {"before": "gated"}, 0.0),
+            (x, x, {"add": True}, x),
+        ]
+        for given, meant, options, added in cases:
+            ours = core.multiply([matrix], given, threads=threads, **options)[0]
+            expected = meant @ weights.T + added
+            assert np.linalg.norm(ours - expected) / np.linalg.norm(expected) < 0.015
+            close = core.multiply([matrix], meant.astype(np.float32))[0] + added
+            assert np.linalg.norm(ours - close) / np.linalg.norm(close) < 3e-3
+            for row in range(tokens):
+                alone = core.multiply([matrix], given[row : row + 1], threads=1, **options)[0]
+                assert same_bits(alone[0], ours[row])
+
+
+def test_gates_far_from_zero() -> None:
+    matrix = core.PackedMatrix("q8_0", random_weights(np.random.default_rng(10), "Q8_0", 16, 32)[0])
+    up = np.ones(32, np.float32)
+    open_, closed = (
+        core.multiply([matrix], np.concatenate([np.full(32, g, np.float32), up])[None], before="gated")[0]
+        for g in (1e4, -1e4)
+    )
+    assert np.array_equal(open_, core.multiply([matrix], np.full((1, 32), 1e4, np.float32))[0])
+    assert (closed == 0).all()

@@ -11,9 +11,11 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 #: Types that our own kernels multiply.
-PACKED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K"]
+PACKED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
 #: Where in a block its float16 scales are (scale, and what minimums are multiplied by).
-SCALES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2)}
+SCALES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+#: Types whose packed scales are rounded, by 1 in 2,000 at most.
+ROUNDED = {"Q4_K", "Q5_K", "Q6_K"}
 
 
 def random_weights(rng: np.random.Generator, kind: str, rows: int, columns: int) -> tuple[Array, Array]:
