@@ -367,8 +367,8 @@ class BatchWorker(BaseWorker):
 
     # -- what RQ shows -------------------------------------------------------------------------------------------------
 
-    def show(self, cycle: CycleFace) -> None:
-        """State, figures and process title, as far as they changed."""
+    def show(self, cycle: CycleFace) -> bool:
+        """State, figures and process title, as far as they changed. True when the state did."""
         state = (
             WorkerStatus.BUSY
             if cycle.active
@@ -384,6 +384,7 @@ class BatchWorker(BaseWorker):
             if title != self._title:
                 self._title = title
                 self.procline(title)
+        return changed
 
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
         """Seconds until RQ's tools may call an execution abandoned; RQ's own adds a minute, whatever it is told."""

@@ -61,7 +61,8 @@ class MainLoop:
             worked = cycle.turn()
             for claimed in worker.active.expired(time.monotonic()):
                 cycle.interrupt(claimed.id, "timeout")
-            worker.show(cycle)
+            if worker.show(cycle):
+                self._pulse.soon()
             if came or worked or cycle.active:
                 idle_since = time.monotonic()
                 if not (came or worked):

@@ -27,6 +27,9 @@ from .source import ABANDONED_AFTER
 
 log = logging.getLogger("rq.worker")
 
+#: Seconds between two beats at the least, however often things change.
+SOON = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
@@ -72,16 +75,24 @@ class Pulse:
         self._refreshed = time.monotonic()
         self._silent_since = 0.0
         self._rq_ttl = rq_ttl
-        self._stop = threading.Event()
+        self._ended = False
+        self._due = self._last = time.monotonic()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tokenloom-pulse", daemon=True)
 
     def start(self) -> None:
         """Begin beating."""
         self._thread.start()
 
+    def soon(self) -> None:
+        """Beat again a moment after the last time: what a beat tells has changed. From any thread."""
+        self._due = min(self._due, self._last + SOON)
+        self._wake.set()
+
     def stop(self) -> None:
         """End; a beat in progress is waited for a little."""
-        self._stop.set()
+        self._ended = True
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(2.0)
 
@@ -165,9 +176,12 @@ class Pulse:
         return dead
 
     def _run(self) -> None:
-        next_beat = time.monotonic()
-        while not self._stop.wait(max(0.0, next_beat - time.monotonic())):
-            wait = self._every
+        while not self._ended:
+            if self._wake.wait(max(0.0, self._due - time.monotonic())):
+                self._wake.clear()
+                continue
+            self._last = time.monotonic()
+            self._due = self._last + self._every
             try:
                 self.beat()
             except Exception as error:
@@ -175,8 +189,7 @@ class Pulse:
                     log.exception("tokenloom: a heartbeat failed")
                 self._contact.lost(error)
                 self._silent_since = self._silent_since or time.monotonic()
-                wait = min(self._every, 0.25) * random.uniform(0.5, 1.0)
-            next_beat = time.monotonic() + wait
+                self._due = time.monotonic() + min(self._every, 0.25) * random.uniform(0.5, 1.0)
 
 
 def rq_ttl_of(lease: float, worker_ttl: int) -> int:
