@@ -87,15 +87,17 @@ def test_streams_survive_a_killed_server(own: Client, server: ValkeyServer, make
 
 def test_streams_survive_cut_connections(own: Client, server: ValkeyServer, make_worker: MakeWorker) -> None:
     make_worker(name="w", redis_url=server.url, **SLOW)
+    killed: list[int] = []
 
     def cut(readers: list[Reader]) -> None:
         with server.client() as control:
             while not all(reader.tokens >= 100 for reader in readers):
-                control.client_kill_filter(_type="normal", skipme=True)
+                killed.append(int(control.client_kill_filter(_type="normal", skipme=True)))
                 control.client_kill_filter(_type="pubsub", skipme=True)
                 time.sleep(0.05)
 
     calm_and_disturbed(own, cut)
+    assert sum(killed) > SESSIONS, "connections were cut while the streams ran"
 
 
 def test_a_worker_without_redis_keeps_what_it_had_and_begins_again(
