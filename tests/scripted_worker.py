@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from redis import Redis
@@ -121,11 +122,20 @@ def result_of(job: Claimed) -> StepResult:
 
 
 class ScriptedWorker(BatchWorker):
-    """``cycle`` is the scripted one; ``most``: how many jobs it takes at once."""
+    """``cycle`` is the scripted one; ``most``: how many jobs it takes at once.
+
+    ``loading`` names a file that it makes when it would load a model; loading lasts as long as the file exists.
+    """
 
     most = int(os.environ.get("SCRIPTED_MOST", "64"))
+    loading = os.environ.get("SCRIPTED_LOADING")
 
     def open_cycle(self, connection: Redis, outcomes: Outcomes, incarnation: str) -> CycleFace:
+        if self.loading is not None:
+            gate = Path(self.loading)
+            gate.touch()
+            while gate.exists():
+                time.sleep(0.01)
         return ScriptedCycle(connection, outcomes, self.name, self.most)
 
 

@@ -50,7 +50,7 @@ from .jobs.scheduling import SpawnedScheduler
 from .jobs.source import ABANDONED_AFTER, JobSource
 from .jobs.waiters import Waiters
 from .main_loop import Limits, MainLoop
-from .retrying import FIRST_WAIT, LONGEST_WAIT, GaveUp, transient
+from .retrying import GaveUp, Retrying, transient
 from .settings import SettingsError, WorkerSettings, load_settings
 
 #: Oldest server: BLMOVE came with it.
@@ -159,7 +159,13 @@ class BatchWorker(BaseWorker):
         return Cycle.start(self.settings, self.keys, connection, outcomes, self.name, incarnation, self.time_is_up)
 
     def register_birth(self) -> None:
-        """RQ's, once the name is ours: a dead predecessor's jobs go back first. Raises NameTaken."""
+        """RQ's, once the name is ours: a dead predecessor's jobs go back first. Waits for Redis should it be away.
+
+        Raises NameTaken, and GaveUp when told to stop meanwhile.
+        """
+        Retrying(lambda: self._stop_requested)(self._be_born)
+
+    def _be_born(self) -> None:
         back = self._lease.take(blameless=self.birth_date is not None)
         if back:
             self.log.info("tokenloom: %d jobs of the last worker named %s are back in their queues", back, self.name)
@@ -273,19 +279,8 @@ class BatchWorker(BaseWorker):
         for claimed in self.active.snapshot():
             self.active.ended(claimed)
         self._lease.begin_again()
-        pause = FIRST_WAIT
-        while not self._cold:
-            try:
-                self.register_birth()
-                break
-            except Exception as error:
-                if not transient(error):
-                    raise
-                self.contact.lost(error)
-                if self._stop_requested:
-                    raise GaveUp(f"stopped while Redis did not answer: {error}") from error
-                time.sleep(pause)
-                pause = min(pause * 2, LONGEST_WAIT)
+        if not self._cold:
+            self.register_birth()
         self.intake.begin_again(self._lease.incarnation)
         cycle.reborn(self._lease.incarnation)
 

@@ -107,6 +107,41 @@ def test_a_killed_workers_jobs_run_again_as_soon_as_its_name_is_back(
     assert "3 jobs of the last worker named a are back in their queues" in worker.output()
 
 
+def test_a_worker_that_loads_its_model_while_redis_dies_waits_for_it(
+    valkey_server: Callable[..., ValkeyServer], scripted: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    server, loading = valkey_server(), tmp_path / "loading"
+    worker = scripted(
+        start=False, name="a", redis_url=server.url, environment={"SCRIPTED_LOADING": str(loading)}
+    ).start(born=False)
+    wait_until(loading.exists)
+    server.kill()
+    loading.unlink()
+    wait_until(lambda: "Redis does not answer" in worker.output())
+    server.start()
+    with server.client() as redis:
+        enqueue(redis, "s", "j")
+        wait_until(lambda: status(redis, "j") == "finished")
+    assert "Traceback" not in worker.output()
+
+
+def test_a_worker_waiting_for_redis_to_be_born_ends_when_told_to(
+    valkey_server: Callable[..., ValkeyServer], scripted: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    server, loading = valkey_server(), tmp_path / "loading"
+    worker = scripted(
+        start=False, name="a", redis_url=server.url, environment={"SCRIPTED_LOADING": str(loading)}
+    ).start(born=False)
+    wait_until(loading.exists)
+    server.kill()
+    loading.unlink()
+    wait_until(lambda: "Redis does not answer" in worker.output())
+    worker.send(signal.SIGTERM)
+    assert worker.wait(10) == 0
+    assert "stopped while Redis did not answer" in worker.output()
+    assert "Traceback" not in worker.output()
+
+
 def test_another_worker_takes_over_when_the_lease_lapses(redis: Redis, scripted: Callable[..., WorkerProcess]) -> None:
     a = scripted(name="a", lease=1, heartbeat=0.2)
     enqueue(redis, "s", "j", kwargs={"text": "hang"})
