@@ -8,9 +8,8 @@ from tokenloom.schemas.keys import Keys
 
 from .talk import Ask, Talk, patient
 
-#: Seconds a mark lives when its session has not been opened yet. Opening drops the marks of what came before, and the
-#: worker lifts the expiry of a hash it claims.
-UNCLAIMED_TTL = 3600
+#: Seconds a mark waits for its step's turn. The worker removes it when the step is over.
+MARK_TTL = 7 * 24 * 3600
 
 _MARK = """
 local record = redis.call('HGET', ARGV[4], ARGV[1])
@@ -18,15 +17,14 @@ if record then
   local reason = cmsgpack.unpack(record).reason
   if reason and reason ~= 'error' then return 0 end
 end
-local fresh = redis.call('EXISTS', KEYS[1]) == 0
-redis.call('HSET', KEYS[1], 'cancel:' .. ARGV[1], ARGV[2])
-if fresh then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
 return 1
 """
 
 
 def request_cancel(keys: Keys, session: str, step: str, *, where: str, patience: float) -> Talk[bool]:
-    """Marks the step in its session's hash; False when the step is over already, which then stays as it is.
+    """Marks the step among its session's cancels; False when the step is over already, which then stays as it is.
 
     The worker that has it ends it as ``cancelled`` at its next commit; one that is still in the queue ends as soon as
     it is claimed.
@@ -34,6 +32,6 @@ def request_cancel(keys: Keys, session: str, step: str, *, where: str, patience:
     # The steps hash is no declared key: a user of Redis that may only read it could not run the script. It has the same
     # hash tag, so a cluster has it in the same place.
     marked_at = f"{time.time():.3f}"
-    mark = ("EVAL", _MARK, 1, keys.session(session), step, marked_at, UNCLAIMED_TTL, keys.steps(session))
+    mark = ("EVAL", _MARK, 1, keys.cancels(session), step, marked_at, MARK_TTL, keys.steps(session))
     (marked,) = yield from patient(Ask((mark,)), where=where, patience=patience)
     return bool(marked)

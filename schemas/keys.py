@@ -15,9 +15,7 @@ class Keys:
     namespace: str = DEFAULT_NAMESPACE
 
     def session(self, session: str) -> str:
-        """Hash: v, model, seed, defaults, length, owner, epoch, parent, forked_at, state, tenant, created, used, and
-        ``cancel:STEP`` for each step asked to end.
-        """
+        """Hash: v, model, seed, defaults, length, owner, epoch, parent, forked_at, state, tenant, created, used."""
         return f"{self.namespace}:{{{session}}}:session"
 
     def log(self, session: str) -> str:
@@ -31,6 +29,12 @@ class Keys:
     def finished(self, session: str) -> str:
         """List: ids of the finished jobs that ``steps`` still remembers, oldest first."""
         return f"{self.namespace}:{{{session}}}:finished"
+
+    def cancels(self, session: str) -> str:
+        """Hash with a TTL: step id -> unix time at which it was asked to end. The one key of a session that producers
+        write.
+        """
+        return f"{self.namespace}:{{{session}}}:cancels"
 
     def events(self, session: str) -> str:
         """Stream of events, each entry one field ``e`` with the event's msgpack. The contract for readers."""

@@ -97,18 +97,12 @@ class Store:
     def load(self, owned: Mapping[str, int]) -> list[Session]:
         """Sessions as Redis has them, under the epochs given, in that order; one not opened has state ""."""
 
-        def ask() -> list[Any]:
-            pipe = self.connection.pipeline(transaction=False)
+        def ask(pipe: Pipeline) -> None:
             for session in owned:
                 pipe.hgetall(self.keys.session(session))
                 pipe.get(self.keys.log(session))
-            answers = pipe.execute(raise_on_error=False)
-            for answer in answers:
-                if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
-                    raise answer
-            return answers
 
-        answers = self._retrying(ask)
+        answers = self._ask_whatever_types(ask)
         return [
             readable_session(name, epoch, fields, log or b"")
             for (name, epoch), fields, log in zip(owned.items(), answers[::2], answers[1::2], strict=True)
@@ -120,10 +114,10 @@ class Store:
         def ask(pipe: Pipeline) -> None:
             for session, job in jobs:
                 pipe.hget(self.keys.steps(session), job)
-                pipe.hexists(self.keys.session(session), f"cancel:{job}")
+                pipe.hexists(self.keys.cancels(session), job)
 
-        answers = self._ask(ask)
-        return [(record_of(data), bool(asked)) for data, asked in zip(answers[::2], answers[1::2], strict=True)]
+        answers = self._ask_whatever_types(ask)
+        return [(record_of(data), asked is True) for data, asked in zip(answers[::2], answers[1::2], strict=True)]
 
     def step_events(self, session: str, job: str) -> list[dict[str, Any]]:
         """The events of one job that the session's stream still has, oldest first, undecoded beyond msgpack."""
@@ -143,14 +137,15 @@ class Store:
         answers: list[Written | None] = [None] * len(writes)
         shared = (self.keys.sessions, self.keys.worker_jobs(self.owner.rpartition("#")[0]))
         arguments: list[tuple[str | bytes, ...]] = [
-            (*self._session_keys(write.session.id), *shared, self._pack(write)) for write in writes
+            (*self._session_keys(write.session.id), *shared, self.keys.cancels(write.session.id), self._pack(write))
+            for write in writes
         ]
 
         def ask() -> None:
             missing = [index for index, answer in enumerate(answers) if answer is None]
             pipe = self.connection.pipeline(transaction=False)
             for index in missing:
-                pipe.evalsha(self._sha["commit"], 7, *arguments[index])
+                pipe.evalsha(self._sha["commit"], 8, *arguments[index])
             if sequences:
                 save_sequences(pipe, self.keys.worker_sequences(worker), sequences)
             trouble: Exception | None = None
@@ -235,6 +230,20 @@ class Store:
 
         return self._retrying(ask)
 
+    def _ask_whatever_types(self, fill: Callable[[Pipeline], object]) -> list[Any]:
+        """As ``_ask``; a key of another type than asked for is answered with the exception."""
+
+        def ask() -> list[Any]:
+            pipe = self.connection.pipeline(transaction=False)
+            fill(pipe)
+            answers = pipe.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+                    raise answer
+            return answers
+
+        return self._retrying(ask)
+
     def _session_keys(self, session: str) -> list[str]:
         keys = self.keys
         return [
@@ -284,10 +293,12 @@ def packed(model: Versioned) -> bytes:
     return encode(model.model_dump(exclude_none=True))
 
 
-def record_of(data: bytes | None) -> StepRecord | JobRecord | None:
+def record_of(data: bytes | Exception | None) -> StepRecord | JobRecord | None:
     """The record in its bytes, or None."""
     if data is None:
         return None
+    if isinstance(data, Exception):
+        raise data
     fields = decode(data)
     return JobRecord.model_validate(fields) if "operation" in fields else StepRecord.model_validate(fields)
 

@@ -1,4 +1,4 @@
-"""Who may cancel a step may write to its session's hash: nonsense there ends that session's jobs, and no others."""
+"""Nonsense in a session's keys, whoever wrote it, ends that session's jobs, and no others."""
 
 from __future__ import annotations
 
@@ -82,6 +82,17 @@ def test_a_key_of_another_type_fails_its_jobs(arena: Arena, key: str) -> None:
     assert arena.ended(session) == "failed"
     other = f"[internal] session {session!r}: its key holds something else than a session"
     assert arena.error_of(session) == (damaged(session) if key == "log" else other)
+    finish(arena, session, session)
+
+
+@pytest.mark.parametrize("kind", ["set", "rpush", "sadd"])
+def test_cancels_of_another_type_cancel_nothing(arena: Arena, kind: str) -> None:
+    session = f"c-{kind}"
+    getattr(arena.redis, kind)(KEYS.cancels(session), session)
+    arena.run(f"open-{session}", payload(JOBS + "open", {"session": session, "seed": 1}))
+    enqueue(arena.redis, session, step(session, 5))
+    assert arena.ended(session) == "finished"
+    assert len(arena.log_of(session)) > 5
     finish(arena, session, session)
 
 

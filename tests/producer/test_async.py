@@ -134,7 +134,7 @@ def test_errors_are_the_same_classes(redis_url: str, worker: Any, redis: Redis) 
         step = await client.session("a").step("x")
         assert await step.cancel() is True
         assert await client.cancel(step.id) is True
-        assert redis.hexists(worker.keys.session("a"), f"cancel:{step.id}")
+        assert redis.hexists(worker.keys.cancels("a"), step.id)
         error = ErrorBody(code="context_full", message="no room")
         usage = Usage(appended=0, generated=0)
         worker.emit("a", step.id, FinishedEvent, reason="error", length=0, usage=usage, error=error)

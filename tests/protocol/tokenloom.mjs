@@ -16,9 +16,8 @@ if record then
   local reason = cmsgpack.unpack(record).reason
   if reason and reason ~= 'error' then return 0 end
 end
-local fresh = redis.call('EXISTS', KEYS[1]) == 0
-redis.call('HSET', KEYS[1], 'cancel:' .. ARGV[1], ARGV[2])
-if fresh then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
 return 1
 `;
 
@@ -134,8 +133,8 @@ export class Producer {
 
   /** False when the step is over already. */
   async cancel({ id, session }) {
-    const given = [id, String(Date.now() / 1000), "3600", key(session, "steps")];
-    return (await this.redis("EVAL", CANCEL, "1", key(session, "session"), ...given)) === 1;
+    const given = [id, String(Date.now() / 1000), "604800", key(session, "steps")];
+    return (await this.redis("EVAL", CANCEL, "1", key(session, "cancels"), ...given)) === 1;
   }
 
   /** The token ids of the log, and which of them were generated. */

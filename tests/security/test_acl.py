@@ -133,6 +133,7 @@ FORBIDDEN: dict[str, list[tuple[Any, ...]]] = {
         ("SET", "other", "x"),
         ("HGET", "other", "x"),
         ("HSET", "other:{s}:session", "x", "y"),
+        ("HSET", "tokenloom:{s}:session", "length", "x"),
         ("RPUSH", "rq:queue:other", "x"),
         ("HSET", "tokenloom:worker:w", "incarnation", "x"),
         ("DEL", "tokenloom:worker:w"),

@@ -243,19 +243,19 @@ def test_a_cancelled_step_ends_with_what_it_has(rig: Rig) -> None:
     (job,) = rig.take(step("s", [1], max_tokens=500))
     for _ in range(4):
         rig.cycle.turn()
-    rig.redis.hset(rig.keys.session("s"), f"cancel:{job}", "1")
+    rig.redis.hset(rig.keys.cancels("s"), job, "1")
     rig.turn()
     done = rig.outcome(job)
     assert done.reason == "cancelled"
     assert 1 <= len(done.tokens) < 20
     assert rig.events("s")[-1].reason == "cancelled"
-    assert rig.redis.hget(rig.keys.session("s"), f"cancel:{job}") is None
+    assert not rig.redis.exists(rig.keys.cancels("s"))
     assert joined(rig.events("s")) == rig.log("s")
 
 
 def test_a_step_cancelled_in_the_queue_runs_nothing(rig: Rig) -> None:
     rig.run(OpenRequest(session="s"))
-    rig.redis.hset(rig.keys.session("s"), "cancel:job-x", "1")
+    rig.redis.hset(rig.keys.cancels("s"), "job-x", "1")
     claimed = rig.claim(step("s", [1]), "job-x")
     (done,) = rig.run(claimed)
     assert (done.reason, done.tokens, rig.log("s")) == ("cancelled", [], [])

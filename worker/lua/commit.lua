@@ -1,7 +1,7 @@
 -- The fenced write: everything a session ever gets written goes through here, all of it or nothing.
 --
 -- KEYS: 1 session hash, 2 log, 3 steps hash, 4 finished list, 5 events stream (one hash tag), 6 the list of sessions,
---   7 the jobs that this worker has by the queue's account.
+--   7 the jobs that this worker has by the queue's account, 8 the steps that producers asked to end.
 -- ARGV: 1 the write, msgpack of a map:
 --   name          the session's id
 --   owner, epoch  who writes; anything else in the hash answers "lost"
@@ -31,8 +31,10 @@ if now[1] ~= w.owner or tonumber(now[2] or '-1') ~= w.epoch then
   return {'lost', length, 0}
 end
 
-local mark = 'cancel:' .. w.job
-local cancelled = redis.call('HEXISTS', session, mark)
+local cancelled = redis.pcall('HEXISTS', KEYS[8], w.job)
+if type(cancelled) ~= 'number' then -- producers write that key: it may be of any type
+  cancelled = 0
+end
 if redis.call('HGET', steps, w.job) == w.record then
   return {'again', length, cancelled}
 end
@@ -52,7 +54,7 @@ end
 if w.reset then
   redis.call('DEL', log)
   for _, name in ipairs(redis.call('HKEYS', session)) do
-    if name ~= 'owner' and name ~= 'epoch' and string.sub(name, 1, 7) ~= 'cancel:' then
+    if name ~= 'owner' and name ~= 'epoch' then
       redis.call('HDEL', session, name)
     end
   end
@@ -76,7 +78,9 @@ if w.writes then
 end
 redis.call('HSET', steps, w.job, w.record)
 if w.done then
-  redis.call('HDEL', session, mark)
+  if cancelled == 1 then
+    redis.call('HDEL', KEYS[8], w.job)
+  end
   redis.call('LREM', finished, 0, w.job)
   local many = redis.call('RPUSH', finished, w.job)
   while many > w.remember do
@@ -102,6 +106,7 @@ if w.ttl then
   for i = 1, 5 do
     if w.ttl > 0 then redis.call('EXPIRE', KEYS[i], w.ttl) else redis.call('PERSIST', KEYS[i]) end
   end
+  if w.ttl > 0 then redis.call('EXPIRE', KEYS[8], w.ttl) end -- and else keeps the time it has
 end
 if w.used then
   redis.call('ZADD', KEYS[6], w.used, w.name)
