@@ -8,11 +8,13 @@ namespace tokenloom {
 
 namespace {
 constexpr int kTileQueries = 48;  // their inputs and outputs fit the first-level cache beside a page
+constexpr int kStoreRows = 8;     // of an item
 }
 
-AttentionOps::AttentionOps(const HParams& hparams, KvPool& pool, int threads)
+AttentionOps::AttentionOps(const HParams& hparams, KvPool& pool, ThreadTeam& team)
     : hparams_(hparams),
       pool_(pool),
+      team_(team),
       group_(hparams.heads / hparams.kv_heads),
       tile_rows_(std::max(1, kTileQueries / group_)),
       scale_(1.0f / std::sqrt(static_cast<float>(hparams.head_size))),
@@ -21,7 +23,7 @@ AttentionOps::AttentionOps(const HParams& hparams, KvPool& pool, int threads)
         ops_[layer].owner = this;
         ops_[layer].layer = layer;
     }
-    for (int i = 0; i < threads; ++i) {
+    for (int i = 0; i < team.threads(); ++i) {
         scratch_.push_back({AttentionScratch(hparams.head_size, tile_rows_ * group_), {}});
     }
 }
@@ -45,9 +47,6 @@ void AttentionOps::prepare(const FlatBatch& batch) {
         }
         scratch.pages.resize(most);
     }
-    for (int layer = 0; layer < hparams_.layers; ++layer) {
-        ops_[layer].next.store(0, std::memory_order_relaxed);
-    }
 }
 
 ggml_tensor* AttentionOps::store(ggml_context* context, int layer, ggml_tensor* key, ggml_tensor* value) {
@@ -69,21 +68,26 @@ void AttentionOps::store_op(ggml_tensor* out, int thread, int threads, void* op)
         return reinterpret_cast<const float*>(static_cast<const uint8_t*>(t->data) + row * t->nb[2]);
     };
     const std::span<const Slot> slots = owner.batch_->slots;
-    for (size_t row = thread; row < slots.size(); row += threads) {
-        owner.pool_.write(slots[row].page, slots[row].offset, self.layer, row_of(out->src[0], row), row_of(out->src[1], row));
-    }
+    const auto rows = static_cast<int>(slots.size());
+    owner.team_.share((rows + kStoreRows - 1) / kStoreRows, thread, threads, [&](int first, int last, int) {
+        for (int row = first * kStoreRows; row < std::min(last * kStoreRows, rows); ++row) {
+            owner.pool_.write(slots[row].page, slots[row].offset, self.layer, row_of(out->src[0], row), row_of(out->src[1], row));
+        }
+    });
 }
 
-void AttentionOps::attend_op(ggml_tensor* out, int thread, int, void* op) {
-    auto& self = *static_cast<LayerOp*>(op);
+void AttentionOps::attend_op(ggml_tensor* out, int thread, int threads, void* op) {
+    const auto& self = *static_cast<const LayerOp*>(op);
     AttentionOps& owner = *self.owner;
     const auto* query = static_cast<const float*>(out->src[0]->data);
     auto* result = static_cast<float*>(out->data);
     const int kv_heads = owner.hparams_.kv_heads;
     const int items = static_cast<int>(owner.tiles_.size()) * kv_heads;
-    for (int item; (item = self.next.fetch_add(1, std::memory_order_relaxed)) < items;) {
-        owner.attend_tile(owner.tiles_[item / kv_heads], self.layer, item % kv_heads, query, result, owner.scratch_[thread]);
-    }
+    owner.team_.share(items, thread, threads, [&](int first, int last, int worker) {
+        for (int item = first; item < last; ++item) {
+            owner.attend_tile(owner.tiles_[item / kv_heads], self.layer, item % kv_heads, query, result, owner.scratch_[worker]);
+        }
+    }, 1);
     const int rows = owner.batch_->rows();
     if (thread == 0 && out->ne[1] > rows) {  // a row of padding
         std::memset(result + static_cast<size_t>(rows) * out->ne[0], 0, static_cast<size_t>(out->ne[1] - rows) * out->ne[0] * sizeof(float));

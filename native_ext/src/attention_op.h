@@ -1,15 +1,14 @@
 // The two custom ops of a layer's attention in the ggml graph: storing the batch's keys and values in the cells, and
 // attending over pages.
 //
-// ggml calls a custom op once on every thread, gives it no work buffer, and puts a barrier after each node; so storing and
-// attending are nodes of their own, the second an operand of the first's result. Work of the second is handed out by an
-// atomic counter, largest tiles first. Which thread does what changes no bit.
+// ggml orders nodes, not what happens within one; so storing and attending are nodes of their own, the second an operand of
+// the first's result. The team of threads shares out the work within each, of the second the largest tiles first. Which
+// thread does what changes no bit.
 
 #pragma once
 
 #include <ggml.h>
 
-#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -17,12 +16,13 @@
 #include "batch.h"
 #include "hparams.h"
 #include "kv_pool.h"
+#include "thread_team.h"
 
 namespace tokenloom {
 
 class AttentionOps {
 public:
-    AttentionOps(const HParams& hparams, KvPool& pool, int threads);
+    AttentionOps(const HParams& hparams, KvPool& pool, ThreadTeam& team);
 
     // Before every compute: which batch the ops work on. It must stay until the compute is done.
     void prepare(const FlatBatch& batch);
@@ -44,7 +44,6 @@ private:
     struct LayerOp {
         AttentionOps* owner;
         int layer;
-        std::atomic<int> next;
     };
     struct Scratch {
         AttentionScratch attention;
@@ -57,6 +56,7 @@ private:
 
     const HParams& hparams_;
     KvPool& pool_;
+    ThreadTeam& team_;
     int group_;      // query heads per KV head
     int tile_rows_;
     float scale_;

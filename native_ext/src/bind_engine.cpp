@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "bindings.h"
-#include "cpu_count.h"
 #include "engine.h"
 #include "memory.h"
 #include "python_sampling.h"
@@ -137,6 +136,7 @@ py::dict stats(const Engine& engine) {
     out["sequences"] = engine.cells().sequence_count();
     py::dict extra;
     extra["sampling_seconds"] = c.sampling_seconds;
+    extra["waiting_seconds"] = c.waiting_seconds;
     extra["kv_allocated_bytes"] = static_cast<double>(engine.pool().allocated_bytes());
     extra["packed_weight_bytes"] = static_cast<double>(engine.model().packed_bytes());
     extra["page_copies"] = static_cast<double>(cells.copies);
@@ -200,11 +200,6 @@ void bind_engine(py::module_& m) {
         .def("pages_held", [](const Engine& engine, SequenceId s) { return engine.cells().pages_held(s); }, py::arg("sequence"))
         .def("force_odd_rows", [](Engine& engine) { engine.forward_graph().force_odd_rows(); })
         .def("forward", &forward, py::arg("batch"));
-    py::class_<ThreadChoice>(m, "ThreadChoice")
-        .def(py::init<int>(), py::arg("threads"))
-        .def("choose", &ThreadChoice::choose, py::arg("rows"))
-        .def("report", &ThreadChoice::report, py::arg("rows"), py::arg("threads"), py::arg("wall"), py::arg("cpu"));
-    m.def("usable_cores", &usable_cores, py::arg("root") = "");
     m.def("available_memory", [](const std::string& root) -> py::object {
         const auto bytes = available_memory(root);
         return bytes ? py::object(py::int_(*bytes)) : py::none();

@@ -52,9 +52,8 @@ void check_activations(const Floats& x, int64_t columns) {
     }
 }
 
-// Runs what `product` makes of x; returns float32 (tokens, rows) and the seconds of each run.
-py::tuple run(const Floats& x, int64_t rows, int threads, int repeat, const std::function<ggml_tensor*(ggml_context*, ggml_tensor*)>& product,
-              const std::function<void()>& prepare) {
+// Runs what `product` makes of x on so many of ggml's threads; returns float32 (tokens, rows) and the seconds of each run.
+py::tuple run(const Floats& x, int64_t rows, int threads, int repeat, const std::function<ggml_tensor*(ggml_context*, ggml_tensor*)>& product) {
     ggml_init_params memory{};
     memory.mem_size = 16 * ggml_tensor_overhead() + ggml_graph_overhead();
     memory.no_alloc = true;
@@ -75,7 +74,6 @@ py::tuple run(const Floats& x, int64_t rows, int threads, int repeat, const std:
     plan.work_data = work.data();
     py::list seconds;
     for (int i = 0; i < repeat; ++i) {
-        prepare();
         const auto start = std::chrono::steady_clock::now();
         ggml_graph_compute(graph, &plan);
         seconds.append(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
@@ -94,8 +92,10 @@ py::tuple multiply(const std::vector<const PackedMatrix*>& parts, const Floats& 
         check_activations(x, part->columns() * (before == "gated" ? 2 : 1));
         rows += part->rows();
     }
-    MultiplyOps ops(choose_kernels(kernels), threads);
-    return run(x, rows, threads, repeat, [&](ggml_context* context, ggml_tensor* input) {
+    ThreadTeam team(threads);
+    const ThreadTeam::Shift shift(team, threads);
+    MultiplyOps ops(choose_kernels(kernels), team);
+    return run(x, rows, 1, repeat, [&](ggml_context* context, ggml_tensor* input) {
         ggml_tensor* quantized;
         if (before == "normed") {
             weight.resize(static_cast<size_t>(input->ne[0]), 1.0f);
@@ -106,7 +106,7 @@ py::tuple multiply(const std::vector<const PackedMatrix*>& parts, const Floats& 
             quantized = before == "gated" ? ops.quantize_gated(context, input) : ops.quantize(context, input);
         }
         return ops.multiply(context, parts, quantized, static_cast<int>(input->ne[1]), add ? input : nullptr);
-    }, [&] { ops.prepare(); });
+    });
 }
 
 py::tuple ggml_multiply(const std::string& name, const Bytes& data, const Floats& x, int threads, int repeat) {
@@ -118,7 +118,7 @@ py::tuple ggml_multiply(const std::string& name, const Bytes& data, const Floats
         ggml_tensor* weight = ggml_new_tensor_2d(context, type, columns, data.shape(0));
         weight->data = const_cast<uint8_t*>(data.data());
         return ggml_mul_mat(context, weight, input);
-    }, [] {});
+    });
 }
 
 // int8 (rows, columns), and float32 scale, float32 scale * sum, int32 -8 * sum, int32 -128 * sum (rows, blocks).

@@ -15,6 +15,7 @@ void bind_sampler(pybind11::module_& m);
 void bind_gguf(pybind11::module_& m);
 void bind_engine(pybind11::module_& m);
 void bind_kernels(pybind11::module_& m);
+void bind_threads(pybind11::module_& m);
 
 // The file's key-values as a dict: strings decoded as UTF-8 with surrogateescape, arrays as lists.
 pybind11::dict metadata_dict(const GgufFile& file);

@@ -1,7 +1,10 @@
 #include "engine.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
+#include <exception>
 
 #include "cpu_count.h"
 #include "errors.h"
@@ -17,6 +20,23 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
+
+// Of CPU, since it was made.
+class CpuSeconds {
+public:
+    double of_process() const { return now(CLOCK_PROCESS_CPUTIME_ID) - process_; }
+    double of_thread() const { return now(CLOCK_THREAD_CPUTIME_ID) - thread_; }
+
+private:
+    static double now(clockid_t clock) {
+        timespec time{};
+        clock_gettime(clock, &time);
+        return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+    }
+
+    double process_ = now(CLOCK_PROCESS_CPUTIME_ID);
+    double thread_ = now(CLOCK_THREAD_CPUTIME_ID);
+};
 
 int in_range(const char* name, int64_t value, int64_t least, int64_t most) {
     if (value < least || value > most) {
@@ -44,18 +64,25 @@ int page_count(int64_t kv_bytes, int64_t page_bytes) {
     return static_cast<int>(std::min<int64_t>(kv_bytes / page_bytes, int64_t{1} << 30));
 }
 
+// Of logits, asked for by an entry.
+size_t logits_rows(const Entry& entry) {
+    return entry.logits == Rows::all ? entry.tokens.size() : (entry.logits == Rows::last || entry.sample ? 1 : 0);
+}
+
 }  // namespace
 
 Engine::Engine(const EngineSettings& settings)
     : kernels_(kernels_of_environment()),
       model_(settings.model, kernels_ != nullptr),
-      threads_(thread_count(settings.threads)),
+      team_(thread_count(settings.threads)),
+      choice_(team_.threads()),
       max_batch_tokens_(in_range("max_batch_tokens", settings.max_batch_tokens, 1, 1 << 20)),
       page_bytes_(bytes_of_page(model_.hparams())),
       cells_(page_count(settings.kv_bytes, page_bytes_), in_range("max_sequences", settings.max_sequences, 1, 1 << 24),
              model_.hparams().context, kPageSize),
       pool_(model_.hparams().layers, model_.hparams().kv_heads, model_.hparams().head_size, kPageSize),
-      forward_(model_, pool_, kernels_, threads_) {}
+      forward_(model_, pool_, kernels_, team_),
+      samplers_(team_.threads()) {}
 
 void Engine::remove(SequenceId sequence) {
     cells_.remove(sequence);
@@ -131,33 +158,63 @@ std::vector<Output> Engine::forward(std::span<const Entry> batch) {
         pool_.copy(copy.from, copy.to, copy.positions);
     }
     const FlatBatch flat = flatten(batch, reservation);
-    const std::span<const float> logits = forward_.run(flat);
+    const int threads = choice_.choose(flat.rows());
+    const CpuSeconds cpu;
+    const ThreadTeam::Shift shift(team_, threads);
+    const std::span<const float> logits = forward_.run(flat, threads);
 
     const auto sampling_start = Clock::now();
-    const size_t vocabulary = model_.vocabulary();
-    std::vector<Output> outputs(batch.size());
-    size_t row = 0;  // of the logits
-    for (size_t i = 0; i < batch.size(); ++i) {
-        const Entry& entry = batch[i];
-        const size_t rows = entry.logits == Rows::all ? entry.tokens.size() : (entry.logits == Rows::last || entry.sample ? 1 : 0);
-        const std::span<const float> own = logits.subspan(row * vocabulary, rows * vocabulary);
-        if (entry.logits != Rows::none) {
-            outputs[i].logits.assign(own.begin(), own.end());
-        }
-        if (entry.sample) {
-            // The entry's own end, which is not the sequence's when a later entry abuts.
-            const Run& run = flat.runs[i];
-            const size_t position = static_cast<size_t>(run.first_position) + run.rows;
-            outputs[i].sampled = sampler_.sample(own.last(vocabulary), cells_.tokens(entry.sequence).first(position), position, *entry.sample);
-        }
-        row += rows;
-    }
+    std::vector<Output> outputs = sample(batch, flat, logits);
     counters_.sampling_seconds += seconds_since(sampling_start);
 
     reservation.commit();
     counters_.forwards += 1;
     counters_.tokens += flat.rows();
-    counters_.seconds += seconds_since(start);
+    const double seconds = seconds_since(start);
+    counters_.seconds += seconds;
+    counters_.waiting_seconds += shift.waited();
+    // ggml's threads work or spin all the time, if they have their cores.
+    const double lost = forward_.ggml_multiplies() ? seconds - cpu.of_process() / threads
+                                                   : std::max(shift.waited(), seconds - cpu.of_thread());
+    choice_.report(flat.rows(), threads, seconds, lost);
+    return outputs;
+}
+
+std::vector<Output> Engine::sample(std::span<const Entry> batch, const FlatBatch& flat, std::span<const float> logits) {
+    const size_t vocabulary = model_.vocabulary();
+    std::vector<size_t> first_rows;  // of the logits
+    size_t row = 0;
+    for (const Entry& entry : batch) {
+        first_rows.push_back(row);
+        row += logits_rows(entry);
+    }
+    std::vector<Output> outputs(batch.size());
+    std::vector<std::exception_ptr> failures(batch.size());
+    team_.run(static_cast<int>(batch.size()), [&](int first, int last, int thread) {
+        for (int i = first; i < last; ++i) {
+            try {
+                const Entry& entry = batch[i];
+                const std::span<const float> own = logits.subspan(first_rows[i] * vocabulary, logits_rows(entry) * vocabulary);
+                if (entry.logits != Rows::none) {
+                    outputs[i].logits.assign(own.begin(), own.end());
+                }
+                if (entry.sample) {
+                    // The entry's own end, which is not the sequence's when a later entry abuts.
+                    const Run& run = flat.runs[i];
+                    const size_t position = static_cast<size_t>(run.first_position) + run.rows;
+                    outputs[i].sampled = samplers_[thread].sample(own.last(vocabulary), cells_.tokens(entry.sequence).first(position), position,
+                                                                  *entry.sample);
+                }
+            } catch (...) {
+                failures[i] = std::current_exception();
+            }
+        }
+    });
+    for (const std::exception_ptr& failure : failures) {
+        if (failure) {
+            std::rethrow_exception(failure);
+        }
+    }
     return outputs;
 }
 

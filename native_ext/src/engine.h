@@ -18,6 +18,8 @@
 #include "kv_pool.h"
 #include "model.h"
 #include "sampler.h"
+#include "thread_choice.h"
+#include "thread_team.h"
 
 namespace tokenloom {
 
@@ -48,6 +50,7 @@ struct EngineCounters {
     int64_t tokens = 0;
     double seconds = 0.0;          // within forward()
     double sampling_seconds = 0.0; // of these, in the sampler
+    double waiting_seconds = 0.0;  // of these, the first thread's for others
 };
 
 class Engine {
@@ -69,23 +72,25 @@ public:
     const KvPool& pool() const { return pool_; }
     const EngineCounters& counters() const { return counters_; }
     Forward& forward_graph() { return forward_; }
-    int threads() const { return threads_; }
+    int threads() const { return team_.threads(); }
     int max_batch_tokens() const { return max_batch_tokens_; }
     int64_t page_bytes() const { return page_bytes_; }
 
 private:
     void check(std::span<const Entry> batch) const;
     FlatBatch flatten(std::span<const Entry> batch, const Reservation& reservation) const;
+    std::vector<Output> sample(std::span<const Entry> batch, const FlatBatch& flat, std::span<const float> logits);
 
     const Kernels* kernels_;  // null: ggml's own multiplication
     Model model_;
-    int threads_;
+    ThreadTeam team_;
+    ThreadChoice choice_;
     int max_batch_tokens_;
     int64_t page_bytes_;
     Cells cells_;
     KvPool pool_;
     Forward forward_;
-    Sampler sampler_;
+    std::vector<Sampler> samplers_;  // one for each thread
     EngineCounters counters_;
 };
 

@@ -1,8 +1,5 @@
 #include "forward.h"
 
-#include <time.h>
-
-#include <chrono>
 #include <cstring>
 
 #include "errors.h"
@@ -17,24 +14,18 @@ constexpr size_t kOtherNodes = 64;
 // A buffer grown for more logits than this is given back afterwards.
 constexpr int kKeptOutputs = 128;
 
-// Of all the process's threads.
-double cpu_seconds() {
-    timespec time{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 }  // namespace
 
-Forward::Forward(const Model& model, KvPool& pool, const Kernels* kernels, int threads)
+Forward::Forward(const Model& model, KvPool& pool, const Kernels* kernels, ThreadTeam& team)
     : model_(model),
-      threads_(threads),
+      team_(team),
+      ggml_multiplies_(!model.unpacked_types().empty()),
       odd_rows_(model.grouped_rows()),
-      attention_(model.hparams(), pool, threads),
-      multiply_(kernels, threads),
+      attention_(model.hparams(), pool, team),
+      multiply_(kernels, team),
       nodes_(kNodesPerLayer * model.hparams().layers + kOtherNodes) {
     ggml_threadpool_params params;
-    ggml_threadpool_params_init(&params, threads);
+    ggml_threadpool_params_init(&params, ggml_multiplies_ ? team.threads() : 1);
     params.poll = 0;  // sleep, do not spin, between forwards
     threadpool_.reset(ggml_threadpool_new(&params));
 
@@ -178,10 +169,12 @@ void Forward::write_inputs(const FlatBatch& batch) {
     const size_t width = model_.hparams().embedding;
     auto* rows = static_cast<float*>(embeddings_->data);
     auto* positions = static_cast<int32_t*>(positions_->data);
-    for (int row = 0; row < batch.rows(); ++row) {
-        model_.embed(batch.tokens[row], rows + row * width);
-        positions[row] = batch.slots[row].position;
-    }
+    team_.run(batch.rows(), [&](int first, int last, int) {
+        for (int row = first; row < last; ++row) {
+            model_.embed(batch.tokens[row], rows + row * width);
+            positions[row] = batch.slots[row].position;
+        }
+    });
     for (int row = batch.rows(); row < rows_; ++row) {  // padding
         std::memset(rows + row * width, 0, width * sizeof(float));
         positions[row] = 0;
@@ -194,24 +187,19 @@ void Forward::write_inputs(const FlatBatch& batch) {
     }
 }
 
-void Forward::compute(int rows) {
-    const int threads = threads_.choose(rows);
-    ggml_cplan plan = ggml_graph_plan(graph_, threads, threadpool_.get());
+void Forward::compute(int threads) {
+    ggml_cplan plan = ggml_graph_plan(graph_, ggml_multiplies_ ? threads : 1, threadpool_.get());
     if (work_.size() < plan.work_size) {
         work_.resize(plan.work_size);
     }
     plan.work_data = work_.data();
-    const auto start = std::chrono::steady_clock::now();
-    const double cpu_start = cpu_seconds();
     const ggml_status status = ggml_graph_compute(graph_, &plan);
     if (status != GGML_STATUS_SUCCESS) {
         throw EngineError(std::string("ggml could not compute the batch: ") + ggml_status_to_string(status));
     }
-    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    threads_.report(rows, threads, wall, cpu_seconds() - cpu_start);
 }
 
-std::span<const float> Forward::run(const FlatBatch& batch) {
+std::span<const float> Forward::run(const FlatBatch& batch, int threads) {
     const int rows = padded(batch.rows());
     const int outputs = padded(static_cast<int>(batch.outputs.size()));
     const bool pick = !batch.outputs.empty() && batch.outputs.size() < batch.tokens.size();
@@ -234,9 +222,7 @@ std::span<const float> Forward::run(const FlatBatch& batch) {
     }
     write_inputs(batch);
     attention_.prepare(batch);
-    multiply_.prepare();
-
-    compute(rows);
+    compute(threads);
     if (logits_ == nullptr) {
         return {};
     }

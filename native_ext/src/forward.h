@@ -20,27 +20,31 @@
 #include "kv_pool.h"
 #include "model.h"
 #include "multiply_op.h"
-#include "thread_choice.h"
+#include "thread_team.h"
 
 namespace tokenloom {
 
 class Forward {
 public:
-    // At most `threads` of ggml's, one of them the caller's; the others sleep between forwards. `kernels` multiply the
-    // model's packed weights, and may be null when it has none.
-    Forward(const Model& model, KvPool& pool, const Kernels* kernels, int threads);
+    // `kernels` multiply the model's packed weights, and may be null when it has none. Nodes of ours are shared out by the
+    // team, and ggml runs the graph on the caller's thread; only where it has weights to multiply itself, it does so on as
+    // many threads of its own.
+    Forward(const Model& model, KvPool& pool, const Kernels* kernels, ThreadTeam& team);
     ~Forward();
     Forward(const Forward&) = delete;
     Forward& operator=(const Forward&) = delete;
 
-    // Runs the batch: stores its keys and values in the cells its slots name, and returns float32 logits
+    // Runs the batch on `threads` threads, which a shift of the team has: stores its keys and values in the cells its slots name, and returns float32 logits
     // [outputs][vocabulary], valid until the next call. Pages of the slots must be in the pool.
     // Throws EngineError when memory for the batch cannot be had; the cells of the batch are then undefined.
-    std::span<const float> run(const FlatBatch& batch);
+    std::span<const float> run(const FlatBatch& batch, int threads);
 
     // Take the path for weights whose rows ggml multiplies in groups (see Model::grouped_rows) whatever the weights.
     // For tests.
     void force_odd_rows() { odd_rows_ = true; }
+
+    // Whether ggml multiplies weights itself, on threads of its own.
+    bool ggml_multiplies() const { return ggml_multiplies_; }
 
     size_t buffer_bytes() const;
 
@@ -67,10 +71,11 @@ private:
     ggml_tensor* rotate(ggml_tensor* x) const;
     ggml_tensor* feed_forward(const Layer& layer, ggml_tensor* x);
     void write_inputs(const FlatBatch& batch);
-    void compute(int rows);
+    void compute(int threads);
 
     const Model& model_;
-    ThreadChoice threads_;
+    ThreadTeam& team_;
+    bool ggml_multiplies_;
     bool odd_rows_;
     AttentionOps attention_;
     MultiplyOps multiply_;

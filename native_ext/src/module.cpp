@@ -33,4 +33,5 @@ PYBIND11_MODULE(_core, m) {
     tokenloom::bind_gguf(m);
     tokenloom::bind_engine(m);
     tokenloom::bind_kernels(m);
+    tokenloom::bind_threads(m);
 }

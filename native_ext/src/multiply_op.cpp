@@ -10,6 +10,7 @@ namespace {
 constexpr int kChunkTiles = 4;        // of an item
 constexpr int kMostChunkGroups = 8;   // their weights fit the second-level cache
 constexpr int kItemsPerThread = 16;
+constexpr int kItemNumbers = 4096;    // of an item of rounding, about 2 us
 
 int chunks_of(int count, int size) { return (count + size - 1) / size; }
 
@@ -48,22 +49,16 @@ void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, i
 
 }  // namespace
 
-void MultiplyOps::prepare() {
-    for (Node& node : nodes_) {
-        node.next.store(0, std::memory_order_relaxed);
-    }
-}
-
 ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x) {
-    return quantize(context, x, x->ne[0], nullptr, {ActivationSource::plain, 0.0f});
+    return quantize(context, x, x->ne[0], nullptr, {&team_, ActivationSource::plain, 0.0f});
 }
 
 ggml_tensor* MultiplyOps::quantize_normed(ggml_context* context, ggml_tensor* x, ggml_tensor* weight, float epsilon) {
-    return quantize(context, x, x->ne[0], weight, {ActivationSource::normed, epsilon});
+    return quantize(context, x, x->ne[0], weight, {&team_, ActivationSource::normed, epsilon});
 }
 
 ggml_tensor* MultiplyOps::quantize_gated(ggml_context* context, ggml_tensor* x) {
-    return quantize(context, x, x->ne[0] / 2, nullptr, {ActivationSource::gated, 0.0f});
+    return quantize(context, x, x->ne[0] / 2, nullptr, {&team_, ActivationSource::gated, 0.0f});
 }
 
 ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x, int64_t columns, ggml_tensor* weight, Quantization how) {
@@ -81,8 +76,9 @@ ggml_tensor* MultiplyOps::multiply(ggml_context* context, std::vector<const Pack
         groups += part->groups();
         out_rows += part->rows();
     }
-    const int chunk = groups * chunks_of(tile_count(rows), kChunkTiles) / (threads_ * kItemsPerThread);
+    const int chunk = groups * chunks_of(tile_count(rows), kChunkTiles) / (team_.threads() * kItemsPerThread);
     Node& node = nodes_.emplace_back();
+    node.team = &team_;
     node.kernels = kernels_;
     node.parts = std::move(parts);
     node.chunk_groups = std::clamp(chunk, 1, kMostChunkGroups);
@@ -99,12 +95,23 @@ void MultiplyOps::quantize_op(ggml_tensor* out, int thread, int threads, void* q
                                   how.kind == ActivationSource::gated ? x->ne[0] / 2 : x->ne[0],
                                   weight == nullptr ? nullptr : static_cast<const float*>(weight->data), how.epsilon};
     const auto rows = static_cast<int>(x->ne[1]);
-    const auto cut = [&](int i) { return static_cast<int>(int64_t{rows} * i / threads); };
-    quantize_rows(source, rows, cut(thread), cut(thread + 1), static_cast<uint8_t*>(out->data));
+    const int item_rows = std::max(1, static_cast<int>(kItemNumbers / source.columns));
+    how.team->share(chunks_of(rows, item_rows), thread, threads, [&](int first, int last, int) {
+        quantize_rows(source, rows, first * item_rows, std::min(last * item_rows, rows), static_cast<uint8_t*>(out->data));
+    });
 }
 
-void MultiplyOps::multiply_op(ggml_tensor* out, int, int, void* op) {
-    auto& node = *static_cast<Node*>(op);
+void MultiplyOps::multiply_op(ggml_tensor* out, int thread, int threads, void* op) {
+    const auto& node = *static_cast<const Node*>(op);
+    int items = 0;
+    for (const PackedMatrix* part : node.parts) {
+        items += chunks_of(part->groups(), node.chunk_groups);
+    }
+    items *= chunks_of(tile_count(static_cast<int>(out->ne[1])), kChunkTiles);
+    node.team->share(items, thread, threads, [&](int first, int last, int) { multiply_items(node, out, first, last); });
+}
+
+void MultiplyOps::multiply_items(const Node& node, ggml_tensor* out, int first, int last) {
     const auto* tiles = static_cast<const uint8_t*>(out->src[0]->data);
     const auto* added = out->src[1] == nullptr ? nullptr : static_cast<const float*>(out->src[1]->data);
     auto* result = static_cast<float*>(out->data);
@@ -116,25 +123,19 @@ void MultiplyOps::multiply_op(ggml_tensor* out, int, int, void* op) {
     size_t part = 0;
     int part_item = 0;  // the part's first item
     size_t part_row = 0;
-    for (int item; (item = node.next.fetch_add(1, std::memory_order_relaxed), true);) {
-        // Items ascend, so a thread's part only moves forward.
-        int items;
-        while (part < node.parts.size() &&
-               item >= part_item + (items = chunks_of(node.parts[part]->groups(), node.chunk_groups) * tile_chunks)) {
+    for (int item = first; item < last; ++item) {
+        for (int items; item >= part_item + (items = chunks_of(node.parts[part]->groups(), node.chunk_groups) * tile_chunks);) {
             part_item += items;
             part_row += static_cast<size_t>(node.parts[part]->rows());
             ++part;
         }
-        if (part == node.parts.size()) {
-            return;
-        }
         const PackedMatrix& matrix = *node.parts[part];
         const int own = item - part_item;
-        const int first = own / tile_chunks * node.chunk_groups;
-        const int first_tile = own % tile_chunks * kChunkTiles;
-        multiply_item(node.kernels->multiply[static_cast<int>(matrix.format())], matrix, first,
-                      std::min(first + node.chunk_groups, matrix.groups()), tiles, rows, first_tile,
-                      std::min(first_tile + kChunkTiles, all_tiles), result + part_row,
+        const int group = own / tile_chunks * node.chunk_groups;
+        const int tile = own % tile_chunks * kChunkTiles;
+        multiply_item(node.kernels->multiply[static_cast<int>(matrix.format())], matrix, group,
+                      std::min(group + node.chunk_groups, matrix.groups()), tiles, rows, tile,
+                      std::min(tile + kChunkTiles, all_tiles), result + part_row,
                       added == nullptr ? nullptr : added + part_row, stride);
     }
 }

@@ -1,9 +1,9 @@
 // Packed multiplication within the ggml graph: one node rounds the activations into tiles, later ones multiply.
 //
-// ggml calls a custom op on every thread and puts a barrier behind each node, but none within. So rounding is a node of
-// its own, which several multiplications of the same activations share; and a multiplication is cut into items (a few
-// groups of rows by a few tiles) that the threads take from an atomic counter, which prepare() sets back before the graph
-// runs. Every output is computed by one kernel call in one item: how the work falls to the threads changes no bit.
+// ggml orders nodes, not what happens within one. So rounding is a node of its own, which several multiplications of the
+// same activations share. Within a node the work is cut into items (for a multiplication a few groups of rows by a few
+// tiles), which the team of threads shares out. Every output is computed by one kernel call in one item: how the work
+// falls to the threads changes no bit.
 //
 // A node belongs to the graph it was made for, until clear(). One forward at a time.
 
@@ -11,28 +11,26 @@
 
 #include <ggml.h>
 
-#include <atomic>
 #include <deque>
 #include <vector>
 
 #include "activations.h"
 #include "kernels.h"
 #include "packed_matrix.h"
+#include "thread_team.h"
 
 namespace tokenloom {
 
 class MultiplyOps {
 public:
     // `kernels` may be null when no weight is packed.
-    MultiplyOps(const Kernels* kernels, int threads) : kernels_(kernels), threads_(threads) {}
+    MultiplyOps(const Kernels* kernels, ThreadTeam& team) : kernels_(kernels), team_(team) {}
 
     // Forgets the nodes of the graph before.
     void clear() {
         nodes_.clear();
         quantizations_.clear();
     }
-    // Before every run of the graph.
-    void prepare();
 
     // Activations for multiply(), which alone may read the results; columns are a multiple of 32 (ActivationSource has the
     // formulas). x: float32 [columns, rows], of quantize_gated() [2 * columns, rows]; weight: float32 [columns].
@@ -47,23 +45,25 @@ public:
 
 private:
     struct Node {
+        ThreadTeam* team;
         const Kernels* kernels;
         std::vector<const PackedMatrix*> parts;
         int chunk_groups;  // of an item
-        std::atomic<int> next{0};
     };
 
     struct Quantization {
+        ThreadTeam* team;
         ActivationSource::Kind kind;
         float epsilon;
     };
 
     ggml_tensor* quantize(ggml_context* context, ggml_tensor* x, int64_t columns, ggml_tensor* weight, Quantization how);
     static void quantize_op(ggml_tensor* out, int thread, int threads, void* quantization);
-    static void multiply_op(ggml_tensor* out, int, int, void* node);
+    static void multiply_op(ggml_tensor* out, int thread, int threads, void* node);
+    static void multiply_items(const Node& node, ggml_tensor* out, int first, int last);
 
     const Kernels* kernels_;
-    int threads_;
+    ThreadTeam& team_;
     std::deque<Node> nodes_;  // a deque: ggml keeps their addresses
     std::deque<Quantization> quantizations_;
 };

@@ -12,37 +12,33 @@ ThreadChoice::SizeClass& ThreadChoice::of(int rows) {
 
 int ThreadChoice::choose(int rows) {
     SizeClass& c = of(rows);
-    if (half_ < 1 || !c.disturbed) {
+    if (half_ < 1) {
         return all_;
     }
-    if (c.half == 0) {
-        return half_;
-    }
-    const bool half_is_faster = c.half < c.all;
-    if (++c.since_try >= kTryEvery) {
+    const bool may_try = c.on_half || c.disturbance > 0.5;
+    if (may_try && ++c.since_try > c.try_after) {
         c.since_try = 0;
-        return half_is_faster ? all_ : half_;
+        return c.on_half ? all_ : half_;
     }
-    return half_is_faster ? half_ : all_;
+    return c.on_half ? half_ : all_;
 }
 
-void ThreadChoice::report(int rows, int threads, double wall, double cpu) {
+void ThreadChoice::report(int rows, int threads, double seconds, double lost) {
     SizeClass& c = of(rows);
-    double& smoothed = threads == all_ ? c.all : c.half;
-    smoothed = smoothed == 0 ? wall : 0.75 * smoothed + 0.25 * wall;
-    if (threads != all_) {
+    double& known = threads == all_ ? c.all : c.half;
+    if (threads == all_) {
+        c.disturbance = 0.75 * c.disturbance + (lost > kLost * seconds ? 0.25 : 0.0);
+    }
+    if (threads == (c.on_half ? half_ : all_)) {
+        known = known == 0 ? seconds : 0.75 * known + 0.25 * seconds;
         return;
     }
-    const bool busy = cpu < kBusy * wall * all_;
-    const bool slow = c.best > 0 && wall > kSlow * c.best;
-    c.best = c.best == 0 ? wall : std::min(wall, 1.01 * c.best);
-    if (busy || slow) {
-        c.disturbed = true;
-    } else if (c.disturbed) {
-        c.disturbed = false;
-        c.all = wall;
-        c.half = 0;
-        c.since_try = 0;
+    known = seconds;  // it was tried: what it took some time ago is no help
+    if ((c.half < c.all) == c.on_half) {
+        c.try_after = std::min(2 * c.try_after, kMostTryAfter);
+    } else {
+        c.on_half = !c.on_half;
+        c.try_after = kTryAfter;
     }
 }
 

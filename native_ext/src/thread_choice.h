@@ -1,13 +1,12 @@
 // How many of its threads the next forward uses, when others compete for the cores.
 //
-// ggml's threads wait for each other by spinning, several hundred times a forward. On cores of their own that is the
-// fastest way; where another process takes one of them, each wait may last until the scheduler comes round, and a forward
-// that is cheap enough takes ten times as long on two threads as on one. The number of threads changes no bit of the
-// result (attention.h, forward.h), so it may be chosen by the clock.
+// The threads of a team (thread_team.h) need not wait for one that has no core, unless it lost it within an item; ggml's own
+// (forward.h) wait for each other at every node. Where other processes take turns on the cores, a forward may then be slower
+// on all threads than on some. Their number changes no bit of the result, so it may be chosen by the clock.
 //
-// The rule: all threads, until a forward was disturbed (its threads got under 80 % of their cores, or it took half as
-// long again as the best lately). From then on, whichever of all and half has been faster for batches of that size, the
-// other tried again every 16th time, until a forward on all threads is undisturbed.
+// The rule, for each size of batch apart: all threads, until forwards are disturbed (they lost more than 15 % of their time;
+// three in a row, or most of the last ones). Then half of them are tried, once; whichever was faster stays. The other one is
+// tried again after 16 forwards, and after twice as many each time it was the slower one again, up to 256.
 // Integers and seconds in, an integer out: no clock and no threads in here.
 
 #pragma once
@@ -22,21 +21,22 @@ public:
 
     // Threads for a batch of so many rows.
     int choose(int rows);
-    // What the forward then took: seconds on the clock, and seconds of CPU of all threads together.
-    void report(int rows, int threads, double wall, double cpu);
+    // What the forward then took: seconds, and how many of these its threads could not work.
+    void report(int rows, int threads, double seconds, double lost);
 
 private:
-    struct SizeClass {
-        bool disturbed = false;
-        double all = 0;    // smoothed seconds on all threads, 0: not known
-        double half = 0;
-        double best = 0;   // of all, forgotten by 1 % a forward
-        int since_try = 0; // forwards since the slower one was tried
-    };
+    static constexpr double kLost = 0.15;
+    static constexpr int kTryAfter = 16;
+    static constexpr int kMostTryAfter = 256;
 
-    static constexpr double kBusy = 0.8;
-    static constexpr double kSlow = 1.5;
-    static constexpr int kTryEvery = 16;
+    struct SizeClass {
+        bool on_half = false;
+        double disturbance = 0;  // share of forwards on all threads that were disturbed, lately
+        double all = 0;          // smoothed seconds on all threads, 0: not known
+        double half = 0;
+        int since_try = kTryAfter;  // forwards since the other number was tried
+        int try_after = kTryAfter;
+    };
 
     SizeClass& of(int rows);
 

@@ -83,6 +83,8 @@ def test_ggml_multiplies_when_asked_to(
     theirs = logits(engine, tokens[:20])
     assert not np.array_equal(theirs, expected[:20])  # else the setting does nothing
     assert np.linalg.norm(theirs - expected[:20]) / np.linalg.norm(theirs) < 0.1
+    shared = load(EngineSettings(model=model_path, threads=2))
+    assert np.array_equal(logits(shared, tokens[:20]).view(np.uint32), theirs.view(np.uint32))
 
 
 def test_kernels_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +106,8 @@ def test_types_may_be_mixed(tmp_path: Path) -> None:
     assert theirs._open.weights()[1:] == ({"q8_0": 8}, {})
     a, b = (logits(engine, list(range(40))) for engine in (ours, theirs))
     assert np.linalg.norm(a - b) / np.linalg.norm(b) < 0.03
+    shared = load(EngineSettings(model=mixed, threads=2))  # nodes of ours on threads of ggml's
+    assert np.array_equal(logits(shared, list(range(40))).view(np.uint32), a.view(np.uint32))
 
 
 def test_the_file_does_not_stay_in_memory_beside_the_packed_weights(model_path: Path, tokens: list[int]) -> None:
