@@ -1,0 +1,95 @@
+"""Every weight type, on every instruction set of this machine, in every way to compute a row: the same bits.
+
+Small models with random weights. What all are compared with, for a type, is the reference kernels' one forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from engine.ways import WAYS, Logits, chunks_of, differing, random_tokens, whole
+from native.tiny_llama import TinyLlama
+from quality.models import TYPES, encode
+from tokenloom.native_ext.engine import EngineSettings
+from tokenloom.native_ext.ggml import GgmlEngine, load
+from tokenloom.native_ext.native import core
+
+KERNELS = core.usable_kernels()
+REFERENCE = "portable"
+LENGTH = 150  # three pages
+
+LoadTiny = Callable[..., GgmlEngine]
+
+
+def model(kind: str) -> TinyLlama:
+    """Numbers of columns that the type's blocks divide; a vocabulary and a feed-forward that groups of 16 do not."""
+    if kind.endswith("_K"):
+        return TinyLlama(layers=1, embedding=256, feed_forward=256, heads=4, kv_heads=2, head_size=64)
+    return TinyLlama(biases=kind in ("Q8_0", "F16"), tied=kind in ("Q5_0", "BF16"))
+
+
+@pytest.fixture(scope="module")
+def load_tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadTiny]:
+    """Loads the model of a type with some kernels."""
+    folder = tmp_path_factory.mktemp("tiny")
+
+    @cache
+    def written(kind: str) -> Path:
+        tiny = model(kind)
+        raw = {
+            name: (encode(data, kind), gguf.GGMLQuantizationType[kind])
+            for name, data in tiny.tensors().items()
+            if data.ndim > 1
+        }
+        return tiny.write(folder / f"{kind}.gguf", raw=raw)
+
+    patch = pytest.MonkeyPatch()
+
+    def loader(kind: str, kernels: str, threads: int = 1) -> GgmlEngine:
+        patch.setenv("TOKENLOOM_KERNELS", kernels)
+        engine = load(EngineSettings(model=written(kind), threads=threads, kv_bytes=8 << 20, max_batch_tokens=2048))
+        assert engine._open.weights()[0] == kernels
+        return engine
+
+    yield loader
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def expected(load_tiny: LoadTiny) -> Callable[[str], Logits]:
+    @cache
+    def of(kind: str) -> Logits:
+        engine = load_tiny(kind, REFERENCE)
+        rows = whole(engine, random_tokens(engine, 5, LENGTH))
+        assert np.ptp(rows) > 1  # else equal rows would mean nothing
+        assert len(np.unique(rows, axis=0)) == LENGTH
+        return rows
+
+    return of
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_way_gives_the_reference_bits(
+    kind: str, kernels: str, load_tiny: LoadTiny, expected: Callable[[str], Logits]
+) -> None:
+    engine = load_tiny(kind, kernels)
+    tokens = random_tokens(engine, 5, LENGTH)
+    results = {name: way(engine, tokens) for name, way in WAYS.items()}
+    results["whole"] = (list(range(LENGTH)), whole(engine, tokens))
+    assert engine.stats.pages_used == 0
+    assert not differing(results, expected(kind))
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q8_0", "F16"])
+def test_chunks_of_700_512_and_64(kind: str, load_tiny: LoadTiny) -> None:
+    engine = load_tiny(kind, KERNELS[-1])
+    tokens = random_tokens(engine, 6, 720)
+    results = {str(chunk): chunks_of(chunk)(engine, tokens) for chunk in (700, 512, 64)}
+    assert not differing(results, whole(engine, tokens))
