@@ -116,3 +116,21 @@ def multiply(
 ) -> tuple[Any, list[float]]: ...
 def ggml_multiply(type: str, data: Any, x: Any, threads: int = 1, repeat: int = 1) -> tuple[Any, list[float]]: ...
 def quantize_activations(x: Any) -> tuple[Any, Any, Any, Any, Any]: ...
+
+#: (rows, first position, pages from position 0)
+Run = tuple[int, int, Sequence[int]]
+
+def attention_kernels() -> list[str]: ...
+def attend(
+    query: Any,
+    keys: Any,
+    values: Any,
+    runs: Sequence[Run],
+    kernels: str = "portable",
+    type: str = "f16",
+    threads: int = 1,
+    repeat: int = 1,
+) -> tuple[Any, list[float]]: ...
+def attention_reads(
+    runs: Sequence[Run], heads: int, kv_heads: int, head_size: int, threads: int
+) -> tuple[list[tuple[int, int, list[int]]], int, int]: ...

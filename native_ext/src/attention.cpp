@@ -1,240 +1,211 @@
-// Built with the instruction set that ggml itself was built for, and with fused multiply-add allowed (CMakeLists.txt).
+// Built like the portable kernels, with fused multiply-add as an instruction where the CPU has it.
 
 #include "attention.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <limits>
-#include <tuple>
-#include <utility>
+#include <string_view>
 
-#include "vector8.h"
+#include "kernel_table.h"
+#include "power_of_two.h"
 
 namespace tokenloom {
 
 namespace {
 
-constexpr int kLanes = 8;
-constexpr int kBlock = 3;  // queries worked on together: 3 x 4 accumulators and 4 operands fill 16 registers
+// One span's (m, l, o) of a tile's queries.
+struct Results {
+    Results(float* at, int queries, int padded)
+        : output(at), maximum(at + static_cast<size_t>(queries) * padded), sum(maximum + queries) {}
+    float* output;   // [queries][padded]
+    float* maximum;  // [queries]
+    float* sum;      // [queries]
+};
 
-// scores[n][j] = sum over d of queries[n][d] * keys[d][j], d ascending, for every j of the page.
-template <int N, typename T>
-void score(const float* queries, int head_size, const T* keys, float* scores) {
-    for (int j = 0; j < kPageSize; j += 4 * kLanes) {
-        Float8 sums[N][4] = {};
-        const T* k = keys + j;
-        for (int d = 0; d < head_size; ++d, k += kPageSize) {
-            Float8 key[4];
-            for (int i = 0; i < 4; ++i) {
-                load8(key[i], k + i * kLanes);
-            }
-            for (int n = 0; n < N; ++n) {
-                const Float8 q = splat8(queries[n * head_size + d]);
-                for (int i = 0; i < 4; ++i) {
-                    sums[n][i] += q * key[i];
-                }
-            }
+// As in the kernels.
+float power_of_two(float x) {
+    if (x < kLowestPower) {
+        return 0.0f;
+    }
+    const float shifted = x + kRoundingShift;
+    const float rest = x - (shifted - kRoundingShift);
+    float p = kPowerPolynomial[5];
+    for (int i = 4; i >= 0; --i) {
+        p = std::fma(p, rest, kPowerPolynomial[i]);
+    }
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(shifted) << 23));
+}
+
+// Adds a later span's results of one query to those before.
+void combine(const Results& total, const Results& span, int query, int padded) {
+    const float both = span.maximum[query] > total.maximum[query] ? span.maximum[query] : total.maximum[query];
+    const float before = power_of_two(total.maximum[query] - both);
+    const float now = power_of_two(span.maximum[query] - both);
+    total.maximum[query] = both;
+    total.sum[query] = std::fma(span.sum[query], now, total.sum[query] * before);
+    float* to = total.output + static_cast<size_t>(query) * padded;
+    const float* from = span.output + static_cast<size_t>(query) * padded;
+    for (int d = 0; d < padded; ++d) {
+        to[d] = std::fma(from[d], now, to[d] * before);
+    }
+}
+
+// Writes a query's output into the batch's.
+void finish(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head, const Results& total, int query) {
+    const int group = work.shape.group();
+    const int head_size = work.shape.head_size;
+    const size_t row = static_cast<size_t>(work.plan.rows[static_cast<size_t>(tile.first_row + query / group)].row);
+    const size_t head = static_cast<size_t>(kv_head) * group + query % group;
+    float* to = work.output + (row * work.shape.heads + head) * head_size;
+    const float* from = total.output + static_cast<size_t>(query) * work.shape.padded();
+    for (int d = 0; d < head_size; ++d) {
+        to[d] = from[d] / total.sum[query];
+    }
+}
+
+// The tile's queries of the group, scaled.
+void load_queries(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head, float* to) {
+    const int width = work.shape.group() * work.shape.head_size;
+    // Scores are exponents of 2.
+    const float scale = 1.44269504f / std::sqrt(static_cast<float>(work.shape.head_size));
+    for (int i = 0; i < tile.rows; ++i, to += width) {
+        const auto row = static_cast<size_t>(work.plan.rows[static_cast<size_t>(tile.first_row + i)].row);
+        const float* from = work.query + row * work.query_stride + static_cast<size_t>(kv_head) * width;
+        for (int d = 0; d < width; ++d) {
+            to[d] = from[d] * scale;
         }
-        for (int n = 0; n < N; ++n) {
-            for (int i = 0; i < 4; ++i) {
-                store8(scores + n * kPageSize + j + i * kLanes, sums[n][i]);
-            }
+    }
+}
+
+// The results of one span for all rows of the tile that reach it.
+void attend_span(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head, int span, const Results& results,
+                 AttentionScratch& scratch) {
+    const int group = work.shape.group();
+    const int queries = tile.rows * group;
+    const int padded = work.shape.padded();
+    const AttentionPlan::Row* rows = work.plan.rows.data() + tile.first_row;
+    std::fill_n(results.output, static_cast<size_t>(queries) * padded, 0.0f);
+    std::fill_n(results.maximum, queries, -std::numeric_limits<float>::infinity());
+    std::fill_n(results.sum, queries, 0.0f);
+    const auto kernel = work.kernels.attend_page[static_cast<int>(work.pool.type())];
+    PageTask task{};
+    task.head_size = work.shape.head_size;
+    task.padded = padded;
+    task.wide_keys = scratch.keys.data();
+    task.wide_values = scratch.values.data();
+    task.scores = scratch.scores.data();
+    // A page's task runs when the next is known, so that its cells can be fetched ahead.
+    const auto run = [&](const void* next) {
+        if (task.queries > 0) {
+            task.next = next;
+            kernel(task);
         }
-    }
-}
-
-// partial[n][d] = sum over j < positions of weights[n][j] * values[j][d], j ascending, for W vectors of dimensions.
-template <int N, int W, typename T>
-void mix_columns(const float* weights, int positions, const T* values, size_t stride, float* partial, int padded) {
-    Float8 sums[N][W] = {};
-    for (int j = 0; j < positions; ++j, values += stride) {
-        Float8 value[W];
-        for (int i = 0; i < W; ++i) {
-            load8(value[i], values + i * kLanes);
-        }
-        for (int n = 0; n < N; ++n) {
-            const Float8 w = splat8(weights[n * kPageSize + j]);
-            for (int i = 0; i < W; ++i) {
-                sums[n][i] += w * value[i];
-            }
-        }
-    }
-    for (int n = 0; n < N; ++n) {
-        for (int i = 0; i < W; ++i) {
-            store8(partial + static_cast<size_t>(n) * padded + i * kLanes, sums[n][i]);
-        }
-    }
-}
-
-template <int N, typename T>
-void mix(const float* weights, int positions, const T* values, size_t stride, float* partial, int padded) {
-    int d = 0;
-    for (; d + 4 * kLanes <= padded; d += 4 * kLanes) {
-        mix_columns<N, 4>(weights, positions, values + d, stride, partial + d, padded);
-    }
-    for (; d < padded; d += kLanes) {
-        mix_columns<N, 1>(weights, positions, values + d, stride, partial + d, padded);
-    }
-}
-
-template <typename T>
-void score_block(int n, const float* queries, int head_size, const T* keys, float* scores) {
-    switch (n) {
-        case 1: return score<1>(queries, head_size, keys, scores);
-        case 2: return score<2>(queries, head_size, keys, scores);
-        default: return score<kBlock>(queries, head_size, keys, scores);
-    }
-}
-
-template <typename T>
-void mix_block(int n, const float* weights, int positions, const T* values, size_t stride, float* partial, int padded) {
-    switch (n) {
-        case 1: return mix<1>(weights, positions, values, stride, partial, padded);
-        case 2: return mix<2>(weights, positions, values, stride, partial, padded);
-        default: return mix<kBlock>(weights, positions, values, stride, partial, padded);
-    }
-}
-
-// Scores of a page to exp(score - maximum), 0 from `positions` on. Returns the maximum and the sum.
-std::pair<float, float> soften(float* scores, int positions) {
-    std::fill(scores + positions, scores + kPageSize, -std::numeric_limits<float>::infinity());
-    Float8 best = splat8(-std::numeric_limits<float>::infinity());
-    for (int j = 0; j < kPageSize; j += kLanes) {
-        Float8 s;
-        load8(s, scores + j);
-        best = max8(s, best);
-    }
-    float maximum = best[0];
-    for (int i = 1; i < kLanes; ++i) {
-        maximum = std::max(maximum, best[i]);
-    }
-    Float8 sum = splat8(0.0f);
-    for (int j = 0; j < kPageSize; j += kLanes) {
-        Float8 s;
-        load8(s, scores + j);
-        s = exp8(s - maximum);
-        store8(scores + j, s);
-        sum += s;
-    }
-    return {maximum, sum8(sum)};
-}
-
-// Adds one page's partial result to what the pages before gave.
-void combine(float& maximum, float& sum, float* output, float page_maximum, float page_sum, const float* partial, int padded) {
-    const float both = std::max(maximum, page_maximum);
-    const Float8 factors = exp8(Float8{maximum - both, page_maximum - both, 0, 0, 0, 0, 0, 0});
-    const float before = factors[0];
-    const float now = factors[1];
-    maximum = both;
-    sum = sum * before + page_sum * now;
-    for (int d = 0; d < padded; d += kLanes) {
-        Float8 o, p;
-        load8(o, output + d);
-        load8(p, partial + d);
-        store8(output + d, o * before + p * now);
-    }
-}
-
-// All queries of the tile against one page; `first` is the page's first position.
-template <typename T>
-void attend_page(const AttentionTile& tile, int first, const T* keys, const T* values, size_t value_stride, AttentionScratch& s) {
-    const int queries = tile.rows * tile.group;
-    const auto visible = [&](int query) {  // positions of this page that the query may see
-        return std::min(kPageSize, tile.first_position + query / tile.group - first + 1);
     };
-    // Rows ascend in position: those before the page come first.
-    int query = std::max(0, first - tile.first_position) * tile.group;
-    while (query < queries) {
-        const int n = std::min(kBlock, queries - query);
-        score_block(n, s.queries.data() + static_cast<size_t>(query) * tile.head_size, tile.head_size, keys, s.scores.data());
-        float page_maximum[kBlock];
-        float page_sum[kBlock];
-        for (int i = 0; i < n; ++i) {
-            std::tie(page_maximum[i], page_sum[i]) = soften(s.scores.data() + i * kPageSize, visible(query + i));
-        }
-        // Weights are 0 beyond a query's own positions, and adding 0 changes no sum.
-        mix_block(n, s.scores.data(), visible(query + n - 1), values, value_stride, s.partial.data(), s.padded_head);
-        for (int i = 0; i < n; ++i) {
-            const int q = query + i;
-            float* output = s.output.data() + static_cast<size_t>(q) * s.padded_head;
-            const float* partial = s.partial.data() + static_cast<size_t>(i) * s.padded_head;
-            if (first == 0) {
-                s.maximum[q] = page_maximum[i];
-                s.sum[q] = page_sum[i];
-                std::copy(partial, partial + s.padded_head, output);
-            } else {
-                combine(s.maximum[q], s.sum[q], output, page_maximum[i], page_sum[i], partial, s.padded_head);
+    for (int page = span * kSpanPages; page < (span + 1) * kSpanPages; ++page) {
+        for_each_page(work.plan, tile, work.runs, page, [&](Page number, int first, int count) {
+            const PageView view = work.pool.view(number, work.layer, kv_head);
+            run(view.keys);
+            const size_t query = static_cast<size_t>(first) * group;
+            for (int i = 0; i < count; ++i) {
+                const int seen = std::min(kPageSize, rows[first + i].position - page * kPageSize + 1);
+                std::fill_n(scratch.visible.data() + query + static_cast<size_t>(i) * group, group, seen);
             }
-        }
-        query += n;
+            task.page = view;
+            task.queries = count * group;
+            task.query = scratch.queries.data() + query * work.shape.head_size;
+            task.visible = scratch.visible.data() + query;
+            task.maximum = results.maximum + query;
+            task.sum = results.sum + query;
+            task.output = results.output + query * padded;
+        });
     }
-}
-
-void widen(const ggml_fp16_t* from, float* to, int count) {
-    for (int i = 0; i < count; i += kLanes) {
-        Float8 v;
-        load8(v, from + i);
-        store8(to + i, v);
-    }
+    run(nullptr);
 }
 
 }  // namespace
 
-AttentionScratch::AttentionScratch(int head_size, int max_queries)
-    : padded_head((head_size + kLanes - 1) / kLanes * kLanes),
-      keys(static_cast<size_t>(head_size) * kPageSize),
-      values(static_cast<size_t>(padded_head) * kPageSize),
-      queries(static_cast<size_t>(max_queries) * head_size),
-      scores(kBlock * kPageSize),
-      partial(static_cast<size_t>(kBlock) * padded_head),
-      output(static_cast<size_t>(max_queries) * padded_head),
-      maximum(max_queries),
-      sum(max_queries) {}
+std::span<const AttentionKernels* const> all_attention_kernels() {
+    static constexpr std::array all = {
+        &kPortableAttention,
+#ifdef TOKENLOOM_X86_KERNELS
+        &kAvx2Attention,
+        &kAvx512Attention,
+#endif
+    };
+    return all;
+}
 
-void attend(const AttentionTile& tile, const PageView* pages, AttentionScratch& s) {
-    const int head = tile.head_size;
-    for (int row = 0; row < tile.rows; ++row) {
-        const float* from = tile.queries + static_cast<size_t>(row) * tile.row_stride;
-        float* to = s.queries.data() + static_cast<size_t>(row) * tile.group * head;
-        for (int i = 0; i < tile.group * head; ++i) {
-            to[i] = from[i] * tile.scale;
-        }
-    }
-
-    const int page_count = (tile.first_position + tile.rows - 1) / kPageSize + 1;
-    // Few queries read a page as it is stored; many share one widened copy. Widening is exact, so both give the same bits.
-    const bool whole_vectors = head % kLanes == 0;
-    const bool few = tile.rows * tile.group <= kBlock && whole_vectors;
-    for (int page = 0; page < page_count; ++page) {
-        if (few) {
-            attend_page(tile, page * kPageSize, pages[page].keys, pages[page].values, head, s);
-            continue;
-        }
-        widen(pages[page].keys, s.keys.data(), head * kPageSize);
-        if (whole_vectors) {
-            widen(pages[page].values, s.values.data(), head * kPageSize);
-        } else {
-            for (int j = 0; j < kPageSize; ++j) {
-                ggml_fp16_t padded[kLanes] = {};
-                const ggml_fp16_t* from = pages[page].values + static_cast<size_t>(j) * head;
-                float* to = s.values.data() + static_cast<size_t>(j) * s.padded_head;
-                const int whole = head / kLanes * kLanes;
-                widen(from, to, whole);
-                std::copy(from + whole, from + head, padded);
-                widen(padded, to + whole, kLanes);
+const AttentionKernels& attention_kernels_of(const Kernels* kernels) {
+    const std::string_view name = kernels == nullptr ? "" : kernels->name;
+    const AttentionKernels* best = &kPortableAttention;
+    for (const AttentionKernels* candidate : all_attention_kernels()) {
+        if (candidate->usable()) {
+            best = candidate;
+            if (name == candidate->name) {
+                break;
             }
         }
-        attend_page(tile, page * kPageSize, s.keys.data(), s.values.data(), s.padded_head, s);
     }
+    return *best;
+}
 
-    for (int row = 0; row < tile.rows; ++row) {
-        for (int g = 0; g < tile.group; ++g) {
-            const int q = row * tile.group + g;
-            const float* from = s.output.data() + static_cast<size_t>(q) * s.padded_head;
-            float* to = tile.output + static_cast<size_t>(row) * tile.row_stride + static_cast<size_t>(g) * head;
-            for (int d = 0; d < head; ++d) {
-                to[d] = from[d] / s.sum[q];
+AttentionScratch::AttentionScratch(const AttentionShape& shape)
+    : keys(static_cast<size_t>(shape.head_size) * kPageSize),
+      values(static_cast<size_t>(shape.padded()) * kPageSize),
+      scores(static_cast<size_t>(kMostTogether) * kPageSize) {
+    const int most = std::max(kTileQueries, shape.group());
+    queries.resize(static_cast<size_t>(most) * shape.head_size);
+    visible.resize(static_cast<size_t>(most));
+    results.resize(2 * span_floats(most, shape.padded()));
+}
+
+void attend(const AttentionWork& work, const AttentionPlan::Item& item, int kv_head, AttentionScratch& scratch) {
+    const AttentionPlan::Tile& tile = work.plan.tiles[static_cast<size_t>(item.tile)];
+    const int group = work.shape.group();
+    const int padded = work.shape.padded();
+    const int queries = tile.rows * group;
+    const size_t floats = span_floats(queries, padded);
+    load_queries(work, tile, kv_head, scratch.queries.data());
+    if (tile.pieces > 1) {
+        float* head = work.stored + tile.stored + static_cast<size_t>(kv_head) * tile.stored_head;
+        for (int span = item.first_span; span < item.last_span; ++span) {
+            attend_span(work, tile, kv_head, span, Results(head + static_cast<size_t>(span) * floats, queries, padded), scratch);
+        }
+        return;
+    }
+    const Results total(scratch.results.data(), queries, padded);
+    const Results one(scratch.results.data() + floats, queries, padded);
+    attend_span(work, tile, kv_head, 0, total, scratch);
+    for (int span = 1; span < tile.spans; ++span) {
+        attend_span(work, tile, kv_head, span, one, scratch);
+        for (int query = 0; query < queries; ++query) {
+            const int position = work.plan.rows[static_cast<size_t>(tile.first_row + query / group)].position;
+            if (position >= span * kSpanPages * kPageSize) {
+                combine(total, one, query, padded);
             }
         }
+    }
+    for (int query = 0; query < queries; ++query) {
+        finish(work, tile, kv_head, total, query);
+    }
+}
+
+void gather(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head) {
+    const int group = work.shape.group();
+    const int padded = work.shape.padded();
+    const int queries = tile.rows * group;
+    const size_t floats = span_floats(queries, padded);
+    float* head = work.stored + tile.stored + static_cast<size_t>(kv_head) * tile.stored_head;
+    const Results total(head, queries, padded);
+    for (int query = 0; query < queries; ++query) {
+        const int position = work.plan.rows[static_cast<size_t>(tile.first_row + query / group)].position;
+        for (int span = 1; span <= position / (kSpanPages * kPageSize); ++span) {
+            combine(total, Results(head + static_cast<size_t>(span) * floats, queries, padded), query, padded);
+        }
+        finish(work, tile, kv_head, total, query);
     }
 }
 

@@ -1,59 +1,60 @@
-// Causal attention over pages of cells, for one tile of queries and one KV head.
+// Causal attention of one tile's rows for one KV head, over pages of cells.
 //
 // Contract: the output of a query depends on the query and on the keys and values of positions 0 to its own, bit for bit,
-// and on nothing else: not on the other queries of the tile, not on where the pages lie, not on the thread. It holds
-// because every query goes through the same steps on every page: scores summed over the head's dimensions in ascending
-// order, one maximum, one exponential sum in a fixed tree, an output summed over positions in ascending order; and the
-// partial results (maximum, sum, output) of its pages are combined in page order, each started from scratch. Faster
-// versions may share a page's work between queries, as long as they keep these orders.
-//
-// Sums are float32. The exponential is our own, since libm's differs between systems.
+// and on nothing else: not on the other queries of the tile, not on where the pages lie or who shares them, not on how the
+// work is cut, on the thread, or on the instruction set. It holds because every query goes through the same steps
+// (attention_kernel.h) over pages and spans in order, wherever its rows stand.
 
 #pragma once
 
-#include <ggml.h>
-
 #include <cstddef>
+#include <span>
 #include <vector>
+
+#include "attention_kernel.h"
+#include "attention_plan.h"
+#include "kv_pool.h"
 
 namespace tokenloom {
 
-constexpr int kPageSize = 64;
+struct Kernels;
+
+// What was built, the slowest first; some may not be usable.
+std::span<const AttentionKernels* const> all_attention_kernels();
+
+// Those for the instruction set of the multiplication kernels; the fastest usable ones if null.
+const AttentionKernels& attention_kernels_of(const Kernels* kernels);
 
 // Scratch of one thread: sized once, so that nothing is allocated in a forward.
-class AttentionScratch {
-public:
-    AttentionScratch(int head_size, int max_queries);
+struct AttentionScratch {
+    explicit AttentionScratch(const AttentionShape& shape);
 
-    int padded_head;             // head size rounded up to whole vectors
-    std::vector<float> keys;     // [head_size][kPageSize]
-    std::vector<float> values;   // [kPageSize][padded_head]
-    std::vector<float> queries;  // [max_queries][head_size]
-    std::vector<float> scores;   // [block][kPageSize]
-    std::vector<float> partial;  // [block][padded_head]
-    std::vector<float> output;   // [max_queries][padded_head]
-    std::vector<float> maximum;  // [max_queries]
-    std::vector<float> sum;      // [max_queries]
+    std::vector<float> keys;      // [head_size][kPageSize]
+    std::vector<float> values;    // [kPageSize][padded]
+    std::vector<float> scores;    // [kMostTogether][kPageSize]
+    std::vector<float> queries;   // [most queries][head_size]
+    std::vector<int> visible;     // [most queries]
+    std::vector<float> results;   // two spans' (span_floats())
 };
 
-// Where one page's keys and values of the KV head lie (kv_pool.h has the layout).
-struct PageView {
-    const ggml_fp16_t* keys;
-    const ggml_fp16_t* values;
+// One layer of one forward.
+struct AttentionWork {
+    const AttentionKernels& kernels;
+    const AttentionShape& shape;
+    const AttentionPlan& plan;
+    std::span<const Run> runs;
+    const KvPool& pool;
+    int layer;
+    const float* query;      // float32 [rows of the batch][heads * head_size], a row every query_stride floats
+    size_t query_stride;
+    float* output;           // float32 [rows of the batch][heads * head_size]
+    float* stored;           // plan.stored_floats
 };
 
-struct AttentionTile {
-    int rows;                // tokens, at consecutive positions
-    int first_position;      // of the first of them
-    int group;               // query heads that share the KV head
-    int head_size;
-    float scale;             // multiplies the scores
-    const float* queries;    // of row 0 and the group's first head: float32 [head_size], heads adjoining
-    float* output;           // likewise
-    size_t row_stride;       // floats from one row to the next, in both
-};
+// One item for one KV head. Of a tile that is cut, results are stored; otherwise the tile's outputs are done.
+void attend(const AttentionWork& work, const AttentionPlan::Item& item, int kv_head, AttentionScratch& scratch);
 
-// `pages` are those of positions 0 to the last row's. rows * group must not exceed the scratch's max_queries.
-void attend(const AttentionTile& tile, const PageView* pages, AttentionScratch& scratch);
+// The outputs of a tile that is cut, from the stored results of all its items for the KV head.
+void gather(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head);
 
 }  // namespace tokenloom

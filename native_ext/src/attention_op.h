@@ -2,17 +2,20 @@
 // attending over pages.
 //
 // ggml orders nodes, not what happens within one; so storing and attending are nodes of their own, the second an operand of
-// the first's result. The team of threads shares out the work within each, of the second the largest tiles first. Which
-// thread does what changes no bit.
+// the first's result. The team of threads shares out the work within each, of the second the most costly items first
+// (attention_plan.h); whoever ends the last item of a tile that was cut gathers its results. Which thread does what
+// changes no bit.
 
 #pragma once
 
 #include <ggml.h>
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
 #include "attention.h"
+#include "attention_plan.h"
 #include "batch.h"
 #include "hparams.h"
 #include "kv_pool.h"
@@ -22,7 +25,8 @@ namespace tokenloom {
 
 class AttentionOps {
 public:
-    AttentionOps(const HParams& hparams, KvPool& pool, ThreadTeam& team);
+    // `kernels`: what multiplies the weights, for whose instruction set attention is done as well; null: any.
+    AttentionOps(const HParams& hparams, KvPool& pool, const Kernels* kernels, ThreadTeam& team);
 
     // Before every compute: which batch the ops work on. It must stay until the compute is done.
     void prepare(const FlatBatch& batch);
@@ -35,35 +39,25 @@ public:
     ggml_tensor* attend(ggml_context* context, int layer, ggml_tensor* query, ggml_tensor* stored);
 
 private:
-    // Up to as many rows of one run as share a page's cost well, and few enough to spread over threads.
-    struct Tile {
-        const Run* run;
-        int first;  // row within the run
-        int rows;
-    };
     struct LayerOp {
         AttentionOps* owner;
         int layer;
     };
-    struct Scratch {
-        AttentionScratch attention;
-        std::vector<PageView> pages;
-    };
 
     static void store_op(ggml_tensor* out, int thread, int threads, void* op);
     static void attend_op(ggml_tensor* out, int thread, int threads, void* op);
-    void attend_tile(const Tile& tile, int layer, int kv_head, const float* query, float* out, Scratch& scratch) const;
 
-    const HParams& hparams_;
+    AttentionShape shape_;
     KvPool& pool_;
+    const AttentionKernels& kernels_;
     ThreadTeam& team_;
-    int group_;      // query heads per KV head
-    int tile_rows_;
-    float scale_;
     const FlatBatch* batch_ = nullptr;
-    std::vector<Tile> tiles_;
-    std::unique_ptr<LayerOp[]> ops_;
-    std::vector<Scratch> scratch_;  // by thread
+    AttentionPlan plan_;
+    std::vector<LayerOp> ops_;
+    std::vector<float> stored_;                     // of tiles that are cut
+    std::unique_ptr<std::atomic<int>[]> unfinished_; // of them, by tile and KV head: items to go
+    size_t unfinished_size_ = 0;
+    std::vector<AttentionScratch> scratch_;         // by thread
 };
 
 }  // namespace tokenloom

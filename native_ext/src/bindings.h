@@ -10,6 +10,7 @@ class GgufFile;
 
 // errors.h -> the classes of tokenloom.native_ext.engine.
 void bind_errors(pybind11::module_& m);
+void bind_attention(pybind11::module_& m);
 void bind_cells(pybind11::module_& m);
 void bind_sampler(pybind11::module_& m);
 void bind_gguf(pybind11::module_& m);

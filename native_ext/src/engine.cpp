@@ -53,7 +53,7 @@ int thread_count(int64_t asked) {
 }
 
 int64_t bytes_of_page(const HParams& h) {
-    return static_cast<int64_t>(KvPool::page_bytes(h.layers, h.kv_heads, h.head_size, kPageSize));
+    return static_cast<int64_t>(KvPool::page_bytes(h.layers, h.kv_heads, h.head_size, KvType::f16));
 }
 
 int page_count(int64_t kv_bytes, int64_t page_bytes) {
@@ -80,7 +80,7 @@ Engine::Engine(const EngineSettings& settings)
       page_bytes_(bytes_of_page(model_.hparams())),
       cells_(page_count(settings.kv_bytes, page_bytes_), in_range("max_sequences", settings.max_sequences, 1, 1 << 24),
              model_.hparams().context, kPageSize),
-      pool_(model_.hparams().layers, model_.hparams().kv_heads, model_.hparams().head_size, kPageSize),
+      pool_(model_.hparams().layers, model_.hparams().kv_heads, model_.hparams().head_size, KvType::f16),
       forward_(model_, pool_, kernels_, team_),
       samplers_(team_.threads()) {}
 

@@ -21,7 +21,7 @@ Forward::Forward(const Model& model, KvPool& pool, const Kernels* kernels, Threa
       team_(team),
       ggml_multiplies_(!model.unpacked_types().empty()),
       odd_rows_(model.grouped_rows()),
-      attention_(model.hparams(), pool, team),
+      attention_(model.hparams(), pool, kernels, team),
       multiply_(kernels, team),
       nodes_(kNodesPerLayer * model.hparams().layers + kOtherNodes) {
     ggml_threadpool_params params;

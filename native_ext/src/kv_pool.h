@@ -1,10 +1,15 @@
 // The memory behind the pages of cells.
 //
-// A page holds the keys and values of page_size positions in every layer, as float16:
+// A page holds the keys and values of kPageSize positions in every layer:
 //
 //     for each layer, for each KV head:
-//         keys    [head_size][page_size]   (transposed, so that one instruction scores many positions)
-//         values  [page_size][head_size]
+//         keys          [head_size][kPageSize]   (transposed, so that one instruction scores many positions)
+//         values        [kPageSize][head_size]
+//         key scales    [kPageSize]              of int8 only
+//         value scales  [kPageSize]
+//
+// as float16; or as int8 from -127 to 127 with a float16 scale for each position, head, and of key and value. A cell's
+// bytes follow from its own key and value alone, so it may be written in any order, and again.
 //
 // Pages lie in slabs of some MiB. ensure() adds slabs as page numbers grow and trim() gives back those that are no longer
 // reached, so memory follows the pages in use. New memory is zero, and what is stored is always finite or NaN of its own
@@ -13,49 +18,61 @@
 
 #pragma once
 
-#include <ggml.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "attention_kernel.h"
 
 namespace tokenloom {
 
 class KvPool {
 public:
-    KvPool(int layers, int kv_heads, int head_size, int page_size);
+    KvPool(int layers, int kv_heads, int head_size, KvType type);
     ~KvPool();
     KvPool(const KvPool&) = delete;
     KvPool& operator=(const KvPool&) = delete;
 
     // Bytes of one page of such a model.
-    static size_t page_bytes(int layers, int kv_heads, int head_size, int page_size);
+    static size_t page_bytes(int layers, int kv_heads, int head_size, KvType type);
+
+    KvType type() const { return type_; }
 
     // Memory for pages [0, pages_end). Throws EngineError when the system gives none; pages held before stay valid.
     void ensure(int pages_end);
     // Pages from pages_end on are not in use: give their slabs back, but for one kept to grow into.
     void trim(int pages_end);
 
-    ggml_fp16_t* keys(int page, int layer, int head) {
-        return reinterpret_cast<ggml_fp16_t*>(slabs_[page / slab_pages_] + (page % slab_pages_) * page_bytes_) +
-               (static_cast<size_t>(layer) * kv_heads_ + head) * 2 * block_;
+    PageView view(int page, int layer, int head) const {
+        const uint8_t* keys = block(page, layer, head);
+        const uint8_t* values = keys + numbers_;
+        if (type_ == KvType::f16) {
+            return {keys, values, nullptr, nullptr};
+        }
+        const auto* scales = reinterpret_cast<const uint16_t*>(values + numbers_);
+        return {keys, values, scales, scales + kPageSize};
     }
-    ggml_fp16_t* values(int page, int layer, int head) { return keys(page, layer, head) + block_; }
 
-    // Store one position's key and value of all heads of one layer: float32 [kv_heads][head_size] each. Numbers beyond
-    // float16's range become its largest.
-    void write(int page, int offset, int layer, const float* key, const float* value);
+    // Store one position's key and value of one head of one layer: float32 [head_size] each. Numbers beyond float16's
+    // range become its largest.
+    void write(int page, int offset, int layer, int head, const float* key, const float* value);
     // Positions [0, positions) of one page to another, in every layer.
     void copy(int from, int to, int positions);
 
     size_t allocated_bytes() const { return slabs_.size() * slab_bytes_; }
 
 private:
+    uint8_t* block(int page, int layer, int head) const {
+        return slabs_[static_cast<size_t>(page) / slab_pages_] + (static_cast<size_t>(page) % slab_pages_) * page_bytes_ +
+               (static_cast<size_t>(layer) * kv_heads_ + head) * block_bytes_;
+    }
+
     int layers_;
     int kv_heads_;
     int head_size_;
-    int page_size_;
-    size_t block_;       // elements of the keys, and of the values, of one page, layer and head
+    KvType type_;
+    size_t numbers_;      // bytes of the keys' numbers, and of the values', of one page, layer and head
+    size_t block_bytes_;  // of all of one page, layer and head
     size_t page_bytes_;
     size_t slab_pages_;
     size_t slab_bytes_;

@@ -28,6 +28,7 @@ PYBIND11_MODULE(_core, m) {
     m.doc() = "The native core of tokenloom: GGUF reading, cells, forward, sampling.";
     m.attr("ggml_version") = ggml_version();
     tokenloom::bind_errors(m);
+    tokenloom::bind_attention(m);
     tokenloom::bind_cells(m);
     tokenloom::bind_sampler(m);
     tokenloom::bind_gguf(m);

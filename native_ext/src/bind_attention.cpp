@@ -1,0 +1,159 @@
+// Attention over pages, bound for tests and measurements: one layer's, of arrays, with any kernels and any pages.
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+#include <time.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "attention.h"
+#include "bindings.h"
+
+namespace py = pybind11;
+
+namespace tokenloom {
+
+namespace {
+
+using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
+// (rows, first position, pages): see Run. The first run's first row is 0, the next one's follows its last.
+using PythonRun = std::tuple<int, int, std::vector<Page>>;
+
+const AttentionKernels& kernels_named(const std::string& name) {
+    for (const AttentionKernels* kernels : all_attention_kernels()) {
+        if (kernels->usable() && name == kernels->name) {
+            return *kernels;
+        }
+    }
+    throw py::value_error("there are no attention kernels '" + name + "' here");
+}
+
+KvType type_named(const std::string& name) {
+    if (name != "f16" && name != "int8") {
+        throw py::value_error("the type of cells is '" + name + "'; it must be f16 or int8");
+    }
+    return name == "f16" ? KvType::f16 : KvType::int8;
+}
+
+std::vector<Run> runs_of(const std::vector<PythonRun>& given, int pages) {
+    std::vector<Run> runs;
+    int row = 0;
+    for (const auto& [rows, first_position, list] : given) {
+        if (rows < 1 || first_position < 0 || static_cast<size_t>((first_position + rows - 1) / kPageSize) >= list.size()) {
+            throw py::value_error("a run has no rows, or fewer pages than its positions need");
+        }
+        for (const Page page : list) {
+            if (page < 0 || page >= pages) {
+                throw py::value_error("a run names page " + std::to_string(page) + " of " + std::to_string(pages));
+            }
+        }
+        runs.push_back({row, rows, first_position, list});
+        row += rows;
+    }
+    return runs;
+}
+
+AttentionShape shape_of(int heads, int kv_heads, int head_size) {
+    if (kv_heads < 1 || heads < kv_heads || heads % kv_heads != 0 || head_size < 1) {
+        throw py::value_error("heads must be a multiple of kv_heads");
+    }
+    return {heads, kv_heads, head_size};
+}
+
+double cpu_seconds() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// query: (rows, heads, head_size); keys, values: (pages, kPageSize, kv_heads, head_size). Positions whose key is infinite
+// are left unwritten. Planned for so many threads, but run on one. Returns the outputs as `query` is shaped, and the CPU
+// seconds of each repetition.
+py::tuple attend_runs(const Floats& query, const Floats& keys, const Floats& values, const std::vector<PythonRun>& given,
+                      const std::string& kernels, const std::string& type, int threads, int repeat) {
+    if (query.ndim() != 3 || keys.ndim() != 4 || values.ndim() != 4 || keys.shape(1) != kPageSize || keys.shape(3) != query.shape(2) ||
+        !std::equal(keys.shape(), keys.shape() + 4, values.shape()) || threads < 1) {
+        throw py::value_error("query must be (rows, heads, head_size), keys and values (pages, 64, kv_heads, head_size)");
+    }
+    const auto pages = static_cast<int>(keys.shape(0));
+    const AttentionShape shape = shape_of(static_cast<int>(query.shape(1)), static_cast<int>(keys.shape(2)), static_cast<int>(query.shape(2)));
+    const std::vector<Run> runs = runs_of(given, pages);
+    if (runs.empty() || runs.back().first_row + runs.back().rows != query.shape(0)) {
+        throw py::value_error("the runs' rows must be those of the query");
+    }
+    KvPool pool(1, shape.kv_heads, shape.head_size, type_named(type));
+    pool.ensure(pages);
+    for (int page = 0; page < pages; ++page) {
+        for (int offset = 0; offset < kPageSize; ++offset) {
+            for (int head = 0; head < shape.kv_heads; ++head) {
+                const float* key = keys.data(page, offset, head, 0);
+                if (key[0] - key[0] == 0.0f || key[0] != key[0]) {
+                    pool.write(page, offset, 0, head, key, values.data(page, offset, head, 0));
+                }
+            }
+        }
+    }
+    const AttentionPlan plan = plan_attention(runs, shape, threads);
+    std::vector<float> stored(plan.stored_floats);
+    AttentionScratch scratch(shape);
+    Floats output({query.shape(0), query.shape(1), query.shape(2)});
+    const AttentionWork work{kernels_named(kernels), shape,  plan, runs, pool, 0, query.data(), static_cast<size_t>(shape.heads) * shape.head_size,
+                             output.mutable_data(),  stored.data()};
+    py::list seconds;
+    for (int i = 0; i < repeat; ++i) {
+        const double start = cpu_seconds();
+        for (int head = 0; head < shape.kv_heads; ++head) {
+            for (const AttentionPlan::Item& item : plan.items) {
+                attend(work, item, head, scratch);
+            }
+            for (const AttentionPlan::Tile& tile : plan.tiles) {
+                if (tile.pieces > 1) {
+                    gather(work, tile, head);
+                }
+            }
+        }
+        seconds.append(cpu_seconds() - start);
+    }
+    return py::make_tuple(output, seconds);
+}
+
+// (index, page, rows that read it) for every time that a page is read for one KV head, and the number of work items.
+py::tuple reads_of(const std::vector<PythonRun>& given, int heads, int kv_heads, int head_size, int threads) {
+    const std::vector<Run> runs = runs_of(given, 1 << 30);
+    const AttentionPlan plan = plan_attention(runs, shape_of(heads, kv_heads, head_size), threads);
+    py::list reads;
+    for (const AttentionPlan::Item& item : plan.items) {
+        const AttentionPlan::Tile& tile = plan.tiles[static_cast<size_t>(item.tile)];
+        for (int page = item.first_span * kSpanPages; page < item.last_span * kSpanPages; ++page) {
+            for_each_page(plan, tile, runs, page, [&](Page number, int first, int count) {
+                py::list rows;
+                for (int i = first; i < first + count; ++i) {
+                    rows.append(plan.rows[static_cast<size_t>(tile.first_row + i)].row);
+                }
+                reads.append(py::make_tuple(page, number, rows));
+            });
+        }
+    }
+    return py::make_tuple(reads, plan.items.size() * kv_heads, plan.stored_floats);
+}
+
+}  // namespace
+
+void bind_attention(py::module_& m) {
+    m.def("attention_kernels", [] {
+        std::vector<std::string> names;
+        for (const AttentionKernels* kernels : all_attention_kernels()) {
+            if (kernels->usable()) {
+                names.emplace_back(kernels->name);
+            }
+        }
+        return names;
+    });
+    m.def("attend", &attend_runs, py::arg("query"), py::arg("keys"), py::arg("values"), py::arg("runs"), py::arg("kernels") = "portable",
+          py::arg("type") = "f16", py::arg("threads") = 1, py::arg("repeat") = 1);
+    m.def("attention_reads", &reads_of, py::arg("runs"), py::arg("heads"), py::arg("kv_heads"), py::arg("head_size"), py::arg("threads"));
+}
+
+}  // namespace tokenloom
