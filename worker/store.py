@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Literal
@@ -31,6 +32,9 @@ from .session import Session
 from .settings import WorkerSettings
 
 Status = Literal["ok", "again", "lost", "state", "length"]
+
+#: Most writes of one call of the script, which nothing else in Redis can interrupt.
+AT_ONCE = 64
 
 
 def script_text(name: str) -> str:
@@ -134,34 +138,25 @@ class Store:
 
         Each write stands or falls alone. Repeats what had no answer until Redis gives one.
         """
-        answers: list[Written | None] = [None] * len(writes)
-        shared = (self.keys.sessions, self.keys.worker_jobs(self.owner.rpartition("#")[0]))
-        arguments: list[tuple[str | bytes, ...]] = [
-            (*self._session_keys(write.session.id), *shared, self.keys.cancels(write.session.id), self._pack(write))
-            for write in writes
-        ]
+        calls = [self._call(writes[first : first + AT_ONCE]) for first in range(0, len(writes), AT_ONCE)]
 
-        def ask() -> None:
-            missing = [index for index, answer in enumerate(answers) if answer is None]
+        def ask() -> list[Any]:
             pipe = self.connection.pipeline(transaction=False)
-            for index in missing:
-                pipe.evalsha(self._sha["commit"], 8, *arguments[index])
+            for call in calls:
+                pipe.evalsha(self._sha["commit"], *call)
             if sequences:
                 save_sequences(pipe, self.keys.worker_sequences(worker), sequences)
-            trouble: Exception | None = None
-            replies = pipe.execute(raise_on_error=False)
-            for index, reply in zip(missing, replies, strict=False):
-                if not isinstance(reply, Exception):
-                    answers[index] = Written(reply[0].decode(), int(reply[1]), bool(reply[2]))
-                elif transient(reply):
-                    trouble = reply
-                else:
-                    raise reply
-            if trouble is not None:
-                raise trouble
+            replies = pipe.execute(raise_on_error=False)[: len(calls)]
+            if failed := [reply for reply in replies if isinstance(reply, Exception)]:
+                raise next((reply for reply in failed if not transient(reply)), failed[0])
+            return replies
 
-        self._retrying(ask)
-        return [answer for answer in answers if answer is not None]
+        replies = self._retrying(ask) if calls or sequences else []
+        return [
+            Written(status.decode(), length, bool(cancelled))
+            for reply in replies
+            for status, length, cancelled in reply
+        ]
 
     def adopt(self, session: str) -> int:
         """Epoch under which an open session without a live owner is now ours; -1 when it is not to be had."""
@@ -190,7 +185,7 @@ class Store:
 
         def ask(pipe: Pipeline) -> None:
             for session in sessions:
-                hash_key, *others = self._session_keys(session.id)
+                hash_key, *others = session_keys(self.keys, session.id)
                 keys = (hash_key, inbox, *others)
                 arguments = (self.owner, session.epoch, self.settings.closed_ttl)
                 pipe.evalsha(self._sha["release"], len(keys), *keys, *arguments)
@@ -244,53 +239,57 @@ class Store:
 
         return self._retrying(ask)
 
-    def _session_keys(self, session: str) -> list[str]:
-        keys = self.keys
-        return [
-            keys.session(session),
-            keys.log(session),
-            keys.steps(session),
-            keys.finished(session),
-            keys.events(session),
-        ]
+    def _call(self, writes: Sequence[Write]) -> list[Any]:
+        """Number of keys, keys and arguments of one call of the script."""
+        keys = [self.keys.sessions, self.keys.worker_jobs(self.owner.rpartition("#")[0])]
+        for write in writes:
+            keys += session_keys(self.keys, write.session.id)
+            keys.append(self.keys.cancels(write.session.id))
+        common = {"owner": self.owner, "remember": self.settings.remember, "kept": self.settings.events_kept}
+        return [len(keys), *keys, lua_packed(common), *map(self._pack, writes)]
 
     def _pack(self, write: Write) -> bytes:
+        state = write.fields.get("state", write.session.state)
+        used: float | bool | None = None
+        if write.fields.get("state") == "closed":
+            used = False
+        elif state == "open" and (write.done or write.begin):
+            used = time.time()
         plan: dict[str, Any] = {
-            "name": write.session.id,
-            "owner": self.owner,
             "epoch": write.session.epoch,
             "state": write.session.state,
             "length": write.session.length,
             "job": write.job,
-            "record": packed(write.record),
-            "set": [part for pair in write.fields.items() for part in pair],
-            "events": [packed(event) for event in write.events],
+            "record": encode(write.record),
+            "events": [encode(event) for event in write.events],
             "channel": self.keys.tokens(write.session.id),
-            "kept": self.settings.events_kept,
-            "remember": self.settings.remember,
-            "append": write.append,
-            "done": write.done,
-            "begin": write.begin,
-            "reset": write.reset,
-            "writes": write.writes,
         }
-        if write.cut is not None:
-            plan["cut"] = write.cut
-        if write.ttl is not None:
-            plan["ttl"] = write.ttl
-        state = write.fields.get("state", write.session.state)
-        if write.fields.get("state") == "closed":
-            plan["used"] = False
-        elif state == "open" and (write.done or write.begin):
-            plan["used"] = time.time()
-        # the server's Lua reads no bin type, and tells no text from bytes
-        packed_plan: bytes = msgpack.packb(plan, use_bin_type=False)
-        return packed_plan
+        given = {
+            "append": write.append or None,
+            "writes": write.writes or None,
+            "done": write.done or None,
+            "begin": write.begin or None,
+            "reset": write.reset or None,
+            "cut": write.cut,
+            "set": [part for pair in write.fields.items() for part in pair] or None,
+            "ttl": write.ttl,
+            "used": used,
+            "name": None if used is None else write.session.id,
+        }
+        plan |= {name: value for name, value in given.items() if value is not None}
+        return lua_packed(plan)
 
 
-def packed(model: Versioned) -> bytes:
-    """A wire model as msgpack, without fields that are None."""
-    return encode(model.model_dump(exclude_none=True))
+@lru_cache(4096)
+def session_keys(keys: Keys, session: str) -> tuple[str, ...]:
+    """The keys of a session, its hash first."""
+    return (keys.session(session), keys.log(session), keys.steps(session), keys.finished(session), keys.events(session))
+
+
+def lua_packed(plan: Mapping[str, Any]) -> bytes:
+    """For the server's Lua, which reads no bin type and tells no text from bytes."""
+    data: bytes = msgpack.packb(plan, use_bin_type=False)
+    return data
 
 
 def record_of(data: bytes | Exception | None) -> StepRecord | JobRecord | None:
