@@ -84,6 +84,13 @@ class ScriptedCycle:
                 self.outcomes.finish(self.jobs.pop(id), result_of(job))
         return True
 
+    @property
+    def in_the_air(self) -> bool:
+        return False
+
+    def admit(self) -> bool:
+        return False
+
     def _end(self, id: str, error: TokenloomError, why: Interruption | None) -> None:
         self.outcomes.fail(self.jobs.pop(id), error, why)
 

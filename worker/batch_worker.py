@@ -156,7 +156,9 @@ class BatchWorker(BaseWorker):
         """Load the model. Raises SettingsError or EngineError with a message for a person."""
         from .cycle import Cycle
 
-        return Cycle.start(self.settings, self.keys, connection, outcomes, self.name, incarnation, self.time_is_up)
+        return Cycle.start(
+            self.settings, self.keys, connection, outcomes, self.name, incarnation, self.time_is_up, self.notes.leave
+        )
 
     def register_birth(self) -> None:
         """RQ's, once the name is ours: a dead predecessor's jobs go back first. Waits for Redis should it be away.

@@ -1,73 +1,88 @@
-"""The cycle: admit what waits, plan, ONE forward, commit. Everything the worker does to sessions happens in ``turn``.
+"""The cycle: begin what waits, plan, ONE forward, commit. Everything the worker does to sessions happens in here.
 
+- The forward of a cycle runs on a thread of its own, and meanwhile the main thread commits what the cycle before it
+  computed, takes jobs and begins them. Only what decides about the next forward comes between two: sampled tokens are
+  accepted, which ends steps, and the next batch is planned.
+- So a forward never runs more than one cycle ahead of what is committed. What it gives for a step that has ended
+  meanwhile, or was lost, is dropped unseen; its cells hold committed tokens alone, like all others.
 - Nothing is visible before its write is in Redis, and every write is fenced (lua/commit.lua). A session whose write is
   answered "lost" is dropped without a word: another worker goes on with it.
-- Jobs of a session run in order. A clone may pass the step running on its source if the tokens it takes are committed.
-- A forward that fails changes nothing. The batch is halved until the culprit is alone; that step fails, the others go
-  on.
 
 One thread calls everything here.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from redis import Redis
 
-from tokenloom.native_ext.engine import Engine, Entry, Output
+from tokenloom.native_ext.engine import Engine
 from tokenloom.schemas.errors import ErrorBody, TokenloomError
 from tokenloom.schemas.keys import Keys
-from tokenloom.schemas.log import pack
-from tokenloom.schemas.requests import CloneRequest, StepRequest
 
 from .admission import Admission
-from .endings import ended_before_it_began, interruption_error, raise_if_barred, refusal, remembered
+from .commits import Commits
+from .dispatch import Dispatch
+from .endings import interruption_error
 from .engines import load_engine
-from .fairness import in_turn
+from .forwards import Forwards
 from .jobs.claimed import Claimed, Interruption, Outcomes
-from .logs import about
-from .operations import Desk, Proposal, propose
+from .operations import Desk
+from .pipelined import PipelinedEngine
 from .planning import Planner
 from .residency import Residency
 from .restore import Restorer
-from .scheduler import Share
-from .session import Session
 from .session_table import SessionTable
 from .settings import WorkerSettings
 from .stats import Stats
-from .step import Step
-from .store import Store, Write, Written
+from .store import Store
+from .suspects import Suspects
 from .texts import Texts
-from .waiting import Waiting
-
-log = logging.getLogger("rq.worker")
 
 
 class Cycle:
     """One worker's sessions, their jobs, and the engine."""
 
     def __init__(
-        self, engine: Engine, texts: Texts, store: Store, outcomes: Outcomes, settings: WorkerSettings, worker: str
+        self,
+        engine: Engine,
+        texts: Texts,
+        store: Store,
+        outcomes: Outcomes,
+        settings: WorkerSettings,
+        worker: str,
+        landed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.engine = engine
+        """``landed`` is called after each forward, on another thread."""
+        self.engine = PipelinedEngine(engine, landed)
         self.store = store
         self.settings = settings
         self.worker = worker
         self.figures = Stats()
-        self.residency = Residency(engine)
+        self.residency = Residency(self.engine)
         self.table = SessionTable(store, self.residency, outcomes, settings.max_waiting_per_session)
         self._outcomes = outcomes
-        self._admission = Admission(engine.geometry, texts, store, self.residency)
-        self._planner = Planner(self.residency, settings)
-        self._desk = Desk(self.table.sessions, self.residency, settings, outcomes, engine.geometry.fingerprint)
-        self._running: list[Step] = []
-        self._accepting = True
-        self._ended = 0.0
+        self._suspects = Suspects(store, worker, settings.max_deaths)
+        self._commits = Commits(store, self.table, outcomes, self.figures, settings)
+        self._dispatch = Dispatch(
+            self.table,
+            store,
+            self._commits,
+            Admission(engine.geometry, texts, store, self.residency),
+            Desk(self.table.sessions, self.residency, settings, outcomes, engine.geometry.fingerprint),
+            self.figures,
+            self.engine,
+            self._suspects,
+        )
+        self._planner = Planner(self.residency, settings, self._suspects)
+        self._forwards = Forwards(self.engine, self.figures, self._suspects)
+        # a busy worker's cycle goes from landing to landing: claiming and all else between two turns counts
+        self._busy_since = 0.0
+        self._forward_seconds = 0.0
         self._housekeeping = 0.0
+        self._rows_due = 0.0
 
     @classmethod
     def start(
@@ -79,11 +94,12 @@ class Cycle:
         worker: str,
         incarnation: str,
         stopping: Callable[[], bool] = lambda: False,
+        landed: Callable[[], None] = lambda: None,
     ) -> Cycle:
         """Load the engine and the model's text. Raises SettingsError or ModelError."""
         engine = load_engine(settings)
         store = Store(connection, keys, f"{worker}#{incarnation}", settings, stopping)
-        return cls(engine, Texts(engine.metadata), store, outcomes, settings, worker)
+        return cls(engine, Texts(engine.metadata), store, outcomes, settings, worker, landed)
 
     def restore(self) -> None:
         """Read the session table a worker of this name left; rebuild cells now if the settings say so."""
@@ -101,7 +117,7 @@ class Cycle:
     @property
     def room(self) -> int:
         """How many more jobs may be taken now."""
-        return max(0, self.settings.max_claimed - self.active) if self._accepting else 0
+        return max(0, self.settings.max_claimed - self.active) if self._dispatch.accepting else 0
 
     def take(self, claimed: Sequence[Claimed]) -> None:
         """Accept jobs, in the order in which they were queued."""
@@ -111,7 +127,6 @@ class Cycle:
                 self.figures.refuse(error, job.session, job.id)
                 self._outcomes.fail(job, error)
         self.table.take([job for job in claimed if job.session is not None and job.epochs.get(job.session, -1) >= 0])
-        self._running = [step for step in self._running if step.session.running is step]
 
     def interrupt(self, job: str, why: Interruption) -> None:
         """End a job at the next turn."""
@@ -119,43 +134,49 @@ class Cycle:
         if waiting is not None:
             waiting.interrupted = why
 
+    @property
+    def in_the_air(self) -> bool:
+        """Whether a forward runs, so that ``turn`` would wait for it."""
+        return self.engine.in_the_air
+
+    def admit(self) -> bool:
+        """End what is to end and begin what may begin, also while a forward runs. True when there was anything."""
+        ended = self._end_unwanted()
+        return self._dispatch.begin() or ended
+
     def turn(self) -> bool:
         """One cycle. False when there was nothing to do."""
-        # a busy worker's cycle begins where the last one ended: claiming and all else between two turns counts
-        began = self._ended or time.perf_counter()
+        if not self._busy_since:
+            self._busy_since, self._forward_seconds = time.perf_counter(), self.engine.stats.seconds
         self._housekeep()
-        ended = self._end_unwanted()
-        admitted = self._admit()
-        shares, settled = self._plan()
-        if not shares:
-            self._save_table()
-            self._ended = 0.0
-            return ended or admitted or settled
-        before = time.perf_counter()
-        outputs = self._forward(shares)
-        forward = time.perf_counter() - before
-        self._commit(shares, outputs)
-        self._ended = time.perf_counter()
-        self.figures.cycle(shares, forward, self._ended - began)
-        return True
+        worked = self.admit()
+        landed = self._land()
+        if any(map(self._suspects.include, self.table.running)):
+            self._commits.commit(self.table.running)  # nothing else may be at work while a suspect runs
+        rows = self._changed_rows()
+        launched = self._launch()
+        committed = self._commits.commit(self.table.running, rows, self.worker)
+        if not launched:
+            self._rest(counts=landed)
+        return worked or landed or launched or committed
 
     def stop_accepting(self) -> None:
         """Begin no job that is not running."""
-        self._accepting = False
+        self._dispatch.accepting = False
 
     def surrender(self) -> list[Claimed]:
-        """Give up every unfinished job, for whoever takes it next: all it did is committed.
+        """Give up every unfinished job, for whoever takes it next; what a forward in the air computes is dropped.
 
         Sessions stay ours until the lease ends, so that no newer job of theirs overtakes these.
         """
-        self._save_table()
+        self.store.save_sequences(self.worker, self.residency.changed_rows())
         return self.table.unfinished()
 
     def forget(self, sessions: Iterable[str] | None = None) -> None:
         """The lease was lost: drop these sessions (None: all) and their jobs, and touch nothing in Redis."""
         names = list(self.table.sessions) if sessions is None else list(sessions)
         for name in names:
-            self._lose(name)
+            self.table.lose(name)
 
     def reborn(self, incarnation: str) -> None:
         """Own sessions as this incarnation of the worker from now on. Called after ``forget(None)``."""
@@ -163,7 +184,7 @@ class Cycle:
 
     def stats(self) -> dict[str, int | float | str]:
         """Figures for the heartbeat, all counted since start unless named otherwise."""
-        return self.figures.snapshot(self.engine, self.residency, len(self._running), self.active)
+        return self.figures.snapshot(self.engine, self.residency, len(self.table.running), self.active)
 
     def close(self) -> None:
         """Free the engine."""
@@ -177,13 +198,13 @@ class Cycle:
             if self.settings.idle_ttl:
                 self.table.expire(self.settings.idle_ttl)
 
-    # -- ending what should not go on --------------------------------------------------------------------------------
+    # -- one turn ----------------------------------------------------------------------------------------------------
 
     def _end_unwanted(self) -> bool:
         """End running steps that were interrupted or are past their deadline. True when there were any."""
         now = time.time()
         ended = []
-        for step in self._running:
+        for step in self.table.running:
             waiting = self.table.find(step.id)
             why = waiting.interrupted if waiting is not None else None
             if why is not None:
@@ -192,241 +213,53 @@ class Cycle:
             elif step.deadline is not None and now >= step.deadline:
                 step.finish("timeout")
                 ended.append(step)
-        if ended:
-            self._write_steps(ended)
+        self._commits.commit(ended)
         return bool(ended)
 
-    # -- admitting ---------------------------------------------------------------------------------------------------
-
-    def _admit(self) -> bool:
-        """Run every job whose turn it is, wave after wave, at most one a session in each. True when there were any."""
-        admitted = False
-        while True:
-            proposals: list[Proposal] = []
-            begun: list[tuple[Step, Write]] = []
-            touched: set[str] = set()
-            suspect = None
-            for waiting in self._in_turn():
-                names = waiting.names
-                if not touched.isdisjoint(names):
-                    continue
-                if not self._may_begin(waiting, begun):
-                    continue
-                if self._planner.suspicious(waiting):
-                    if touched:
-                        continue  # a wave of its own follows
-                    suspect = waiting
-                    self.store.mark_suspect(self.worker, waiting.id)
-                touched.update(names)
-                admitted = True
-                self._admit_one(waiting, proposals, begun)
-                if suspect is not None:
-                    break
-            if not touched:
-                return admitted
-            self._carry_out(proposals, begun)
-            if suspect is not None:
-                self.store.mark_suspect(self.worker, None)
-
-    def _in_turn(self) -> list[Waiting]:
-        """Jobs whose turn has come: the tenant with the fewest running steps first."""
-        running = Counter(step.tenant for step in self._running)
-        return in_turn(self.table.next_jobs(), lambda waiting: waiting.tenant, running)
-
-    def _may_begin(self, waiting: Waiting, begun: Sequence[tuple[Step, Write]]) -> bool:
-        if waiting.interrupted or waiting.settled:
-            return True
-        session = self.table.sessions[waiting.names[0]]
-        request = waiting.claimed.request
-        if session.running is not None:
-            passes = isinstance(request, CloneRequest) and request.upto is not None and request.upto <= session.length
-            return passes and self._accepting
-        if not self._accepting:
+    def _land(self) -> bool:
+        """Accept what the forward in the air gives. False when there is none."""
+        if not self._forwards.launched:
             return False
-        return not isinstance(request, StepRequest) or self._has_room(waiting.tenant, begun)
-
-    def _has_room(self, tenant: str, begun: Sequence[tuple[Step, Write]]) -> bool:
-        """Whether one more step may run, in all and for its tenant, besides those about to begin."""
-        active = [step.tenant for step in self._running] + [step.tenant for step, _ in begun]
-        most = self.settings.max_active_per_tenant
-        return len(active) < self.settings.max_active and (most == 0 or active.count(tenant) < most)
-
-    def _admit_one(self, waiting: Waiting, proposals: list[Proposal], begun: list[tuple[Step, Write]]) -> None:
-        session = self.table.sessions[waiting.names[0]]
-        try:
-            if waiting.settled:
-                proposals.append(remembered(waiting, self._outcomes))
-                return
-            raise_if_barred(waiting, self.settings.max_deaths)
-            if not isinstance(waiting.claimed.request, StepRequest):
-                proposals.append(propose(waiting, session, self._desk))
-                return
-            early = ended_before_it_began(waiting, session, self._outcomes, self._desk.fingerprint)
-            if early is not None:
-                proposals.append(early)
-                return
-            step, write = self._admission.begin(waiting, session)
-        except TokenloomError as error:
-            proposals.append(self._refused(waiting, session, error))
-        except Exception as error:  # a job must never take the worker with it
-            known = about(session.id, waiting.id)
-            log.exception("tokenloom: job %s: unexpected error before its first forward", waiting.id, extra=known)
-            body = ErrorBody(code="internal", message=f"{type(error).__name__}: {error}")
-            proposals.append(self._refused(waiting, session, TokenloomError(body)))
-        else:
-            if write is None:
-                self.figures.resume(step)
-                self._start(step)
-            else:
-                begun.append((step, write))
-
-    def _refused(self, waiting: Waiting, session: Session, error: TokenloomError) -> Proposal:
-        self.figures.refuse(error, session.id, waiting.id)
-        return refusal(waiting, session, error, self._outcomes)
-
-    def _carry_out(self, proposals: list[Proposal], begun: list[tuple[Step, Write]]) -> None:
-        writes = [write for proposal in proposals for write in proposal.writes] + [write for _, write in begun]
-        answers = iter(self.store.write(writes)) if writes else iter(())
-        done = [proposal for proposal in proposals if self._held([(w, next(answers)) for w in proposal.writes])]
-        begins = [(step, write, next(answers)) for step, write in begun]
-        for proposal in self._completed(done):
-            proposal.apply()
-            self.table.end(proposal.waiting)
-            proposal.end()
-        self.table.release_unopened(proposal.waiting for proposal in proposals)
-        for step, write, answer in begins:
-            if self._held([(write, answer)]):
-                step.session.log.frombytes(write.append)
-                self._start(step)
-                if answer.cancelled and step.reason is None:
-                    step.finish("cancelled")
-                    self._write_steps([step])
-
-    def _completed(self, proposals: list[Proposal]) -> list[Proposal]:
-        """Those of which the last write holds as well, or that have none."""
-        writes = [proposal.last for proposal in proposals if proposal.last is not None]
-        answers = iter(self.store.write(writes)) if writes else iter(())
-        return [p for p in proposals if p.last is None or self._held([(p.last, next(answers))])]
-
-    def _start(self, step: Step) -> None:
-        self.table.start(step)
-        self._running.append(step)
-        step.settle()
-        if step.reason is not None:
-            self._write_steps([step])
-
-    # -- planning, running, committing -------------------------------------------------------------------------------
-
-    def _plan(self) -> tuple[list[Share], bool]:
-        """What to run now, and whether steps ended that have nothing to run, or never will fit."""
-        shares, idle, hopeless = self._planner.plan(self._running)
-        for step, error in hopeless:
-            step.finish("error", error)
-        if finished := [*idle, *(step for step, _ in hopeless)]:
-            for step in idle:
-                step.finish("length")
-            self._write_steps(finished)
-        return shares, bool(finished)
-
-    def _forward(self, shares: Sequence[Share]) -> list[Output | Exception]:
-        """One Output a share, or why its step alone cannot be run."""
-        suspect = shares[0].step.id if len(shares) == 1 and self._planner.suspicious(shares[0].step) else None
-        if suspect is not None:
-            self.store.mark_suspect(self.worker, suspect)
-        outputs = self._try(shares)
-        if suspect is not None:
-            self.store.mark_suspect(self.worker, None)
-        return outputs
-
-    def _try(self, shares: Sequence[Share]) -> list[Output | Exception]:
-        try:
-            return list(self.engine.forward([self._entry(share) for share in shares]))
-        except Exception as error:
-            self.figures.forward_failed(len(shares), error)
-            if len(shares) == 1:
-                return [error]
-            half = len(shares) // 2
-            return [*self._try(shares[:half]), *self._try(shares[half:])]
-
-    @staticmethod
-    def _entry(share: Share) -> Entry:
-        session = share.step.session
-        assert session.sequence is not None
-        tokens = session.ids(share.start, share.start + share.count)
-        return Entry(session.sequence, tokens, share.step.sampling if share.sample else None)
-
-    def _commit(self, shares: Sequence[Share], outputs: Sequence[Output | Exception]) -> None:
-        changed = []
-        for share, output in zip(shares, outputs, strict=True):
+        landed = self._forwards.land()
+        for share, outcome in landed:
             step = share.step
-            if isinstance(output, Exception):
-                message = f"the forward failed on this step: {type(output).__name__}: {output}"
+            if isinstance(outcome, Exception):
+                message = f"the forward failed on this step: {type(outcome).__name__}: {outcome}"
                 step.finish("error", ErrorBody(code="engine", message=message))
                 self.residency.drop(step.session)
-                changed.append(step)
                 continue
             self.residency.touch(step.session)
-            if output.token is not None:
-                step.accept(output.token, output.logprobs)
-                changed.append(step)
-        if changed:
-            self._write_steps(changed)
+            if outcome.token is not None:
+                step.accept(outcome.token, outcome.logprobs)
+        now, seconds = time.perf_counter(), self.engine.stats.seconds
+        self.figures.cycle([share for share, _ in landed], seconds - self._forward_seconds, now - self._busy_since)
+        self._busy_since, self._forward_seconds = now, seconds
+        return True
 
-    def _write_steps(self, steps: Sequence[Step]) -> None:
-        """Commit what the steps have in memory, and end those that ended."""
-        writes = [step_write(step, self.settings) for step in steps]
-        rows = self.residency.changed_rows()
-        answers = self.store.write(writes, sequences=rows, worker=self.worker)
-        for step, write, answer in zip(steps, writes, answers, strict=True):
-            if not self._held([(write, answer)]):
-                continue
-            step.session.log.frombytes(write.append)
-            step.committed()
-            if step.reason is not None:
-                self._running.remove(step)
-                self._step_done(step)
-            elif answer.cancelled:
-                step.finish("cancelled")
-        if again := [step for step in steps if step.reason is not None and step in self._running]:
-            self._write_steps(again)
+    def _launch(self) -> bool:
+        """Plan and begin the next forward. False when there is nothing to run."""
+        shares, idle, hopeless = self._planner.plan([step for step in self.table.running if step.reason is None])
+        for step in idle:
+            step.finish("length")
+        for step, error in hopeless:
+            step.finish("error", error)
+        if shares:
+            self._forwards.launch(shares)
+        return bool(shares)
 
-    def _step_done(self, step: Step) -> None:
-        waiting = self.table.find(step.id)
-        assert waiting is not None
-        self.table.end(waiting)
-        self.figures.finished(step)
-        if step.error is not None:
-            self._outcomes.fail(step.claimed, TokenloomError(step.error), waiting.interrupted)
-        else:
-            self._outcomes.finish(step.claimed, step.result())
+    def _changed_rows(self) -> dict[str, bytes | None]:
+        """Once a second, what has changed in the persisted session table. Needs the engine, so ahead of a launch."""
+        if time.monotonic() < self._rows_due:
+            return {}
+        self._rows_due = time.monotonic() + 1.0
+        return self.residency.changed_rows()
 
-    # -- when a write was refused ------------------------------------------------------------------------------------
-
-    def _held(self, written: Sequence[tuple[Write, Written]]) -> bool:
-        """Whether every write is in Redis. Sessions whose write was refused are lost or read again."""
-        held = True
-        for write, answer in written:
-            if answer.held:
-                if write.writes:
-                    write.session.writer = write.job
-                continue
-            held = False
-            if answer.status == "lost":
-                self.figures.fence(write.session.id, write.job)
-                self._lose(write.session.id)
-            else:
-                self.figures.read_again(write.session.id, write.job)
-                self.table.reread(write.session)
-        if not held:
-            self._running = [step for step in self._running if step.session.running is step]
-        return held
-
-    def _lose(self, name: str) -> None:
-        self.table.lose(name)
-        self._running = [step for step in self._running if step.session.running is step]
-
-    def _save_table(self) -> None:
+    def _rest(self, *, counts: bool) -> None:
+        """Nothing is to run."""
         self.store.save_sequences(self.worker, self.residency.changed_rows())
+        if counts:
+            self.figures.rest(time.perf_counter() - self._busy_since)
+        self._busy_since = 0.0
 
 
 def _not_to_be_had(session: str | None) -> TokenloomError:
@@ -434,18 +267,3 @@ def _not_to_be_had(session: str | None) -> TokenloomError:
         return TokenloomError.of("invalid", "the job names no session", field="session")
     message = f"session {session!r}: its key holds something else than a session"
     return TokenloomError.of("internal", message, field="session", value=session)
-
-
-def step_write(step: Step, settings: WorkerSettings) -> Write:
-    """The commit of what a step has done since its last one."""
-    write = Write(
-        step.session,
-        step.id,
-        step.record(),
-        done=step.reason is not None,
-        append=pack(step.new_tokens(), generated=True),
-        events=step.events(),
-    )
-    if write.done and settings.idle_ttl:
-        write.ttl = settings.idle_ttl
-    return write

@@ -58,6 +58,7 @@ class MainLoop:
         idle_since = time.monotonic()
         while not self._stopped():
             came = self._take()
+            self._while_in_the_air(came)
             worked = cycle.turn()
             for claimed in worker.active.expired(time.monotonic()):
                 cycle.interrupt(claimed.id, "timeout")
@@ -88,17 +89,36 @@ class MainLoop:
             return True
         return False
 
+    def _room(self) -> int:
+        """How many jobs may be claimed now."""
+        if self._worker.stop_requested or time.monotonic() < self._pulse.polite_until:
+            return 0
+        most = self._cycle.room
+        if self._limits.max_jobs is not None:
+            most = min(most, self._limits.max_jobs - self._worker.intake.taken)
+        return most
+
     def _take(self) -> bool:
         """Claim what there is room for. Whether anything came."""
-        worker, most = self._worker, self._cycle.room
-        if self._stopping or time.monotonic() < self._pulse.polite_until:
-            return False
-        if self._limits.max_jobs is not None:
-            most = min(most, self._limits.max_jobs - worker.intake.taken)
-        jobs = worker.intake.claim(most)
+        jobs = self._worker.intake.claim(self._room())
         if jobs:
             self._cycle.take(jobs)
         return bool(jobs)
+
+    def _while_in_the_air(self, came: bool) -> None:
+        """While a forward runs: begin what comes, so that the next forward has it. A landing leaves a note."""
+        worker, cycle = self._worker, self._cycle
+        watch = True
+        while cycle.in_the_air and not worker.intake.lost:
+            if came:
+                cycle.admit()
+            if watch and self._room() > 0 and not worker.intake.suspended:
+                self._waiters.arm()
+            worker.notes.wait(1.0)
+            if cycle.in_the_air:
+                worker.read_notes(cycle)
+                # an alarm that brings nothing is not believed again before the next forward
+                came = watch = self._take()
 
     def _limit_reached(self, idle: float) -> bool:
         worker, limits = self._worker, self._limits

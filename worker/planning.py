@@ -15,30 +15,29 @@ from .scheduler import Ready, Scheduler, Share
 from .session import Session
 from .settings import WorkerSettings
 from .step import Step
-from .waiting import Waiting
+from .suspects import Suspects
 
 
 class Planner:
     """Plans one forward at a time over one residency."""
 
-    def __init__(self, residency: Residency, settings: WorkerSettings) -> None:
+    def __init__(self, residency: Residency, settings: WorkerSettings, suspects: Suspects) -> None:
         self._residency = residency
+        self._suspects = suspects
         self._engine = residency.engine
         geometry = self._engine.geometry
         self._page_size = geometry.page_size
         budget = min(settings.max_batch_tokens, geometry.max_batch_tokens)
         self._scheduler = Scheduler(budget, min(settings.prefill_chunk, budget))
-        self._max_deaths = settings.max_deaths
         self._parked: set[str] = set()
         self._suspects_turn = False
         self.preempted = 0
 
-    def suspicious(self, job: Step | Waiting) -> bool:
-        """Whether one more death would prove the job guilty: it then runs alone, so that no other is blamed."""
-        return job.suspicion >= max(1, self._max_deaths - 1)
-
     def plan(self, running: Sequence[Step]) -> tuple[list[Share], list[Step], list[tuple[Step, ErrorBody]]]:
-        """Shares to run now; steps that have nothing to run; steps that will never fit, and why."""
+        """Shares to run now; steps that have nothing to run; steps that will never fit, and why.
+
+        ``running``: the steps at work, oldest first. What they have computed counts, be it committed or not.
+        """
         self._parked &= {step.id for step in running}
         ready, idle = self._ready(self._field(running))
         shares = self._scheduler.plan(ready)
@@ -47,7 +46,7 @@ class Planner:
 
     def _field(self, running: Sequence[Step]) -> Sequence[Step]:
         """Everyone, or one suspect alone every other turn."""
-        suspects = [step for step in running if self.suspicious(step)]
+        suspects = [step for step in running if self._suspects.include(step)]
         if not suspects:
             return running
         self._suspects_turn = not self._suspects_turn or len(suspects) == len(running)
@@ -57,12 +56,12 @@ class Planner:
         ready, idle = [], []
         for step in running:
             session = step.session
-            if step.id in self._parked and not self._room_for(session, running):
+            if step.id in self._parked and not self._room_for(step, running):
                 continue
             if not self._residency.ensure(session, growing=self._grows):
                 continue
             self._parked.discard(step.id)
-            cached, end = self._residency.cached(session), session.length
+            cached, end = self._residency.cached(session), step.length
             if step.generating and cached == end:
                 # the last token runs again: its logits are what the next token is drawn from
                 cached = end - 1
@@ -76,11 +75,11 @@ class Planner:
         return ready, idle
 
     def _grows(self, session: Session) -> bool:
-        return session.running is not None and session.running.id not in self._parked
+        return session.running is not None and session.working and session.running.id not in self._parked
 
-    def _room_for(self, session: Session, running: Sequence[Step]) -> bool:
+    def _room_for(self, parked: Step, running: Sequence[Step]) -> bool:
         """Whether a step that gave up its cells may have them back: there is room, or nobody else is at work."""
-        pages = session.length // self._page_size + 1
+        pages = parked.length // self._page_size + 1
         if self._engine.stats.pages_free + self._residency.evictable_pages() >= pages:
             return True
         return all(step.session.sequence is None for step in running)

@@ -161,9 +161,9 @@ class Residency:
         self._last_use.pop(session.id, None)
 
     def evict_one(self, spare: Iterable[Session] = ()) -> bool:
-        """Take the cells of the least recently used session that has no running step. False when there is none."""
+        """Take the cells of the least recently used session that has no step at work. False when there is none."""
         spared = {session.id for session in spare}
-        idle = [s for s in self._resident.values() if s.running is None and s.id not in spared]
+        idle = [s for s in self._resident.values() if not s.working and s.id not in spared]
         if not idle:
             return False
         evicted = min(idle, key=lambda s: self._last_use[s.id])
@@ -184,7 +184,7 @@ class Residency:
         return sum(
             self.engine.pages_held(session.sequence)
             for session in self._resident.values()
-            if session.running is None and session.sequence is not None
+            if not session.working and session.sequence is not None
         )
 
     # -- the persisted session table ---------------------------------------------------------------------------------

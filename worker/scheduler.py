@@ -13,7 +13,7 @@ from .fairness import in_turn
 from .step import Step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Share:
     """``count`` tokens of a step's log, from position ``start``; ``sample`` when they reach the log's end."""
 
@@ -23,7 +23,7 @@ class Share:
     sample: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ready:
     """A step with cells: ``start`` is the first position to run, ``end`` where its log ends."""
 

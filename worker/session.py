@@ -22,7 +22,8 @@ State = Literal["", "open", "closed", "damaged"]
 class Session:
     """One owned session.
 
-    ``log`` holds the committed log's words, token ids with their flags (see tokenloom.schemas.log), and nothing else.
+    ``log`` holds the committed log's words, token ids with their flags (see tokenloom.schemas.log), and nothing else:
+    what is computed and not committed yet, only the step knows that computed it.
     ``sequence`` is the engine's number while cells are resident; how many of the log's tokens they hold, only the
     engine knows. ``epoch`` fences every write. ``waiting`` are its jobs in order, ``running`` the step at work, which
     is no longer in ``waiting``. ``writer`` is the job that last changed the log.
@@ -51,6 +52,11 @@ class Session:
     def ids(self, start: int = 0, end: int | None = None) -> list[int]:
         """Token ids of the log's slice."""
         return [word & ID_MASK for word in self.log[start:end]]
+
+    @property
+    def working(self) -> bool:
+        """Whether a step runs here that wants cells. One that has ended only waits for its commit."""
+        return self.running is not None and self.running.reason is None
 
     @property
     def busy(self) -> bool:

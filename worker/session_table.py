@@ -24,20 +24,27 @@ IDLE_OWNED = 60.0
 
 
 class SessionTable:
-    """Session id -> Session, with its jobs."""
+    """Session id -> Session, with its jobs. ``running``: the steps at work, oldest first."""
 
     def __init__(self, store: Store, residency: Residency, outcomes: Outcomes, most_waiting: int) -> None:
         self.sessions: dict[str, Session] = {}
+        self.running: list[Step] = []
         self._store = store
         self._residency = residency
         self._outcomes = outcomes
         self._most_waiting = most_waiting
         self._jobs: dict[str, Waiting] = {}
+        self._in_line: dict[str, Waiting] = {}
 
     @property
     def jobs(self) -> int:
         """Jobs taken and not ended."""
         return len(self._jobs)
+
+    @property
+    def line(self) -> int:
+        """Jobs that have not begun."""
+        return len(self._in_line)
 
     def find(self, job: str) -> Waiting | None:
         """A job that has been taken and has not ended."""
@@ -96,6 +103,7 @@ class SessionTable:
                 step.claimed.expires = former.claimed.expires
                 return
             self._leave(former)
+        self._in_line[waiting.id] = waiting
         now = time.monotonic()
         for name in waiting.names:
             session = self.sessions.get(name)
@@ -136,10 +144,10 @@ class SessionTable:
 
     def next_jobs(self) -> Iterator[Waiting]:
         """Jobs first in every line they stand in, and interrupted ones wherever they stand; oldest claim first."""
-        for waiting in list(self._jobs.values()):
+        for waiting in list(self._in_line.values()):
             lines = [self.sessions[name].waiting for name in waiting.names if name in self.sessions]
             if not any(waiting in line for line in lines):
-                continue  # running
+                continue
             targets = (self.sessions[name] for name in waiting.names[1:] if name in self.sessions)
             if waiting.interrupted or (
                 all(line[0] is waiting for line in lines if line) and all(t.running is None for t in targets)
@@ -150,6 +158,7 @@ class SessionTable:
         """The step leaves the line and runs; its job has not ended."""
         self._leave(self._jobs[step.id])
         step.session.running = step
+        self.running.append(step)
         if step.claimed.timeout is not None:
             step.claimed.expires = time.monotonic() + step.claimed.timeout
 
@@ -163,9 +172,15 @@ class SessionTable:
             if session is not None:
                 session.used = now
                 if session.running is not None and session.running.id == waiting.id:
-                    session.running = None
+                    self._stop(session)
+
+    def _stop(self, session: Session) -> None:
+        if session.running is not None:
+            self.running.remove(session.running)
+            session.running = None
 
     def _leave(self, waiting: Waiting) -> None:
+        self._in_line.pop(waiting.id, None)
         for name in waiting.names:
             session = self.sessions.get(name)
             if session is not None and waiting in session.waiting:
@@ -199,7 +214,9 @@ class SessionTable:
             self._store.release([fresh])
             return
         self._inherit_cells(session, fresh)
-        session.running = None
+        self._stop(session)
+        for waiting in jobs:
+            self._in_line[waiting.id] = waiting
         fresh.waiting.extend(jobs)  # in other sessions' lines each keeps its place
         fresh.used = session.used
         self.sessions[session.id] = fresh

@@ -40,7 +40,7 @@ class Stats:
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=RECENT)
 
     def cycle(self, shares: Sequence[Share], forward: float, whole: float) -> None:
-        """One cycle with a forward: its seconds in the forward and in all."""
+        """One cycle with a forward: its seconds in the forward by the engine's own account, and in all."""
         self.cycles += 1
         self.shares += len(shares)
         self.tokens_run += sum(share.count for share in shares)
@@ -48,6 +48,13 @@ class Stats:
         self.forward_seconds += forward
         self.cycle_seconds += whole
         self._recent.append((len(shares), forward, whole))
+
+    def rest(self, seconds: float) -> None:
+        """After the last forward, until all was committed and there was nothing more to do."""
+        self.cycle_seconds += seconds
+        if self._recent:
+            shares, forward, whole = self._recent.pop()
+            self._recent.append((shares, forward, whole + seconds))
 
     def finished(self, step: Step) -> None:
         """A step ended."""

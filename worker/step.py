@@ -29,8 +29,10 @@ class TextStream(Protocol):
 class Step:
     """A step at work on its session. Its tokens are the log's ``[base, base + appended + generated)``.
 
-    ``accept`` and ``finish`` change what is in memory; ``record``, ``events`` and ``result`` say what a commit of it
-    would write. Should the commit be refused, the step is thrown away, never corrected.
+    Two things are kept apart. *Computed* is what ``accept`` and ``finish`` have made of the engine's outputs:
+    ``tokens``, ``length``, ``reason``. *Committed* is the session's log, and what ``committed`` was told is in Redis.
+    The next forward goes on from what is computed; everybody else sees what is committed. ``record``, ``events`` and
+    ``result`` say what a commit would write. Should it be refused, the step is thrown away, never corrected.
     """
 
     def __init__(
@@ -44,6 +46,9 @@ class Step:
         record: StepRecord,
     ) -> None:
         self.claimed = claimed
+        self.id = claimed.id
+        #: Whose share it counts against.
+        self.tenant: str = getattr(claimed.request, "tenant", None) or ""
         self.session = session
         self.generation = generation
         self.stop_tokens = frozenset(stop_tokens)
@@ -66,16 +71,6 @@ class Step:
         self._deaths_before = record.deaths
 
     @property
-    def id(self) -> str:
-        return self.claimed.id
-
-    @property
-    def tenant(self) -> str:
-        """Whose share it counts against."""
-        request = self.claimed.request
-        return (request.tenant if request is not None else None) or ""
-
-    @property
     def generating(self) -> bool:
         """Whether it wants another token."""
         return self.reason is None and len(self.tokens) < self.most
@@ -85,9 +80,28 @@ class Step:
         """Workers that died on this step since it last got on."""
         return self.claimed.deaths - self._deaths_before
 
+    @property
+    def length(self) -> int:
+        """The log's length with all that is computed, committed or not."""
+        return self.base + self.appended + len(self.tokens)
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether it has computed something that Redis does not have: tokens, or its end."""
+        return self.reason is not None or self._published < len(self.tokens)
+
+    def ids(self, start: int, end: int) -> list[int]:
+        """Token ids of a slice of the log with all that is computed."""
+        committed = self.session.length
+        if end <= committed:
+            return self.session.ids(start, end)
+        computed = self.new_tokens()
+        assert end <= committed + len(computed)
+        return self.session.ids(start, committed) + computed[max(0, start - committed) : end - committed]
+
     def settle(self) -> None:
         """End a step that wants tokens and has no room for another. One that wants none still has to prefill."""
-        if self.reason is None and self.most and (len(self.tokens) >= self.most or self._position() >= self._capacity):
+        if self.reason is None and self.most and (len(self.tokens) >= self.most or self.length >= self._capacity):
             self.finish("length")
 
     def replay(self, tokens: Iterable[int], logprobs: Iterable[Logprob] = ()) -> None:
@@ -103,7 +117,7 @@ class Step:
         if self.generation.logprobs is not None and logprobs is not None:
             self.logprobs.append(Logprob(chosen=logprobs.chosen, top=list(logprobs.top)))
         self._push(token)
-        if self.reason is None and (len(self.tokens) >= self.most or self._position() >= self._capacity):
+        if self.reason is None and (len(self.tokens) >= self.most or self.length >= self._capacity):
             self.finish("length")
 
     def finish(self, reason: FinishReason, error: ErrorBody | None = None, *, drop_tail: bool = False) -> None:
@@ -130,7 +144,7 @@ class Step:
                     session=self.session.id,
                     job=self.id,
                     at=now,
-                    position=self._position() - len(fresh),
+                    position=self.length - len(fresh),
                     tokens=fresh,
                     text="".join(self._fresh),
                     logprobs=self.logprobs[self._published :] if self.generation.logprobs is not None else None,
@@ -143,7 +157,7 @@ class Step:
                     job=self.id,
                     at=now,
                     reason=self.reason,
-                    length=self._position(),
+                    length=self.length,
                     text=self._tail,
                     usage=self.usage(),
                     error=self.error,
@@ -181,7 +195,7 @@ class Step:
             reason=self.reason,
             tokens=self.tokens,
             text="".join(self.parts),
-            length=self._position(),
+            length=self.length,
             usage=self.usage(),
             logprobs=self.logprobs if self.generation.logprobs is not None else None,
         )
@@ -190,9 +204,6 @@ class Step:
         return Usage(appended=self.appended, generated=len(self.tokens), cached=self.cached)
 
     # -- inside ------------------------------------------------------------------------------------------------------
-
-    def _position(self) -> int:
-        return self.base + self.appended + len(self.tokens)
 
     def _push(self, token: int) -> None:
         self.tokens.append(token)

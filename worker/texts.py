@@ -72,16 +72,22 @@ class Stream:
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
         self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopStrings(stops)
+        self._stops = StopStrings(stops) if stops else None
 
     def push(self, token: int) -> tuple[str, bool]:
         """Text that became certain, and whether a stop string was met."""
-        result = self._stops.push(self._detokenizer.push(token))
+        text = self._detokenizer.push(token)
+        if self._stops is None:
+            return text, False
+        result = self._stops.push(text)
         return result.text, result.stopped
 
     def flush(self) -> str:
         """What was held back: half a character as U+FFFD, the start of what was no stop string after all."""
-        result = self._stops.push(self._detokenizer.flush())
+        text = self._detokenizer.flush()
+        if self._stops is None:
+            return text
+        result = self._stops.push(text)
         return result.text if result.stopped else result.text + self._stops.flush()
 
 

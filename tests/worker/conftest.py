@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -26,13 +26,17 @@ def fake() -> Callable[..., Engine]:
 
 
 @pytest.fixture
-def make_rig(redis: Redis, fake: Callable[..., Engine]) -> Callable[..., Rig]:
+def make_rig(redis: Redis, fake: Callable[..., Engine]) -> Iterator[Callable[..., Rig]]:
     """Makes rigs over one server: ``engine`` settings go to the fake engine, the rest to the worker."""
+    made: list[Rig] = []
 
     def make(engine: Engine | None = None, *, pages: int | None = None, **settings: Any) -> Rig:
-        return Rig(redis, engine or fake(pages=pages), **settings)
+        made.append(Rig(redis, engine or fake(pages=pages), **settings))
+        return made[-1]
 
-    return make
+    yield make
+    for rig in made:
+        rig.cycle.close()
 
 
 @pytest.fixture

@@ -131,14 +131,14 @@ def test_the_first_death_convicts_when_told_so(make_rig: MakeRig) -> None:
 def test_any_suspect_is_admitted_alone_and_marked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.run(OpenRequest(session="s"), OpenRequest(session="t"), OpenRequest(session="u"))
     waves: list[tuple[list[str], bytes | None]] = []
-    plain = rig.cycle._carry_out
+    plain = rig.cycle._dispatch._carry_out
 
     def watching(proposals: list[Proposal], begun: Any) -> None:
         jobs = [proposal.waiting.id for proposal in proposals]
         waves.append((jobs, rig.redis.get(suspect_key(rig.keys, "W"))))
         plain(proposals, begun)
 
-    monkeypatch.setattr(rig.cycle, "_carry_out", watching)
+    monkeypatch.setattr(rig.cycle._dispatch, "_carry_out", watching)
     rig.take(
         rig.claim(CloseRequest(session="s"), "one"),
         rig.claim(CloseRequest(session="t"), "suspect", deaths=2),

@@ -29,7 +29,14 @@ class CycleFace(Protocol):
         """End a job soon."""
 
     def turn(self) -> bool:
-        """One drain, plan, forward, commit. False when there was nothing to do."""
+        """One cycle: plan, launch a forward, commit what the last one gave. False when there was nothing to do."""
+
+    @property
+    def in_the_air(self) -> bool:
+        """Whether a forward runs, so that ``turn`` would wait for it."""
+
+    def admit(self) -> bool:
+        """Begin what may begin, also while a forward runs. True when there was anything."""
 
     def stop_accepting(self) -> None:
         """Begin nothing new."""

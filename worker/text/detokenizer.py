@@ -23,9 +23,10 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """The text that ``token`` completes; often "". Raises TextError for an id outside the vocabulary."""
-        if self._skip_special and self._tokenizer.is_special(token):
-            return ""
-        return self._decoder.decode(self._tokenizer.token_bytes(token))
+        tokenizer = self._tokenizer
+        return self._decoder.decode(
+            tokenizer.spoken_bytes(token) if self._skip_special else tokenizer.token_bytes(token)
+        )
 
     def flush(self) -> str:
         """What was held back, as U+FFFD. After it the object is as new."""

@@ -59,6 +59,7 @@ class Tokenizer:
         """Use ``from_metadata``."""
         self._vocabulary = vocabulary
         self._encoder = encoder
+        self._spoken: dict[int, bytes] = {}
         self.bos = vocabulary.bos
         self.eos = vocabulary.eos
         self.unknown = vocabulary.unknown
@@ -164,6 +165,13 @@ class Tokenizer:
         if strip_space and self.add_space:
             data = data.removeprefix(b" ")
         return data.decode("utf-8", "replace")
+
+    def spoken_bytes(self, token: int) -> bytes:
+        """The bytes that the token adds to a reply's text: none, when it is special."""
+        spoken = self._spoken.get(token)
+        if spoken is None:
+            spoken = self._spoken[token] = b"" if self.is_special(token) else self.token_bytes(token)
+        return spoken
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token; they need not be whole characters. A special token's are its own text."""

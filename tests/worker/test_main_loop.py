@@ -1,0 +1,56 @@
+"""What the main loop does while a forward runs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tokenloom.worker.jobs.notes import Notes
+from tokenloom.worker.main_loop import Limits, MainLoop
+
+
+class Story:
+    """A main loop whose claims bring the jobs of ``claims`` one after another; the forward lands when there are none.
+
+    Each time the waiters are armed they ring at once, for whatever reason.
+    """
+
+    def __init__(self, *claims: list[str]) -> None:
+        self.did: list[str] = []
+        self.notes = Notes()
+        self._claims = list(claims)
+        self.room = 10
+        worker: Any = SimpleNamespace(notes=self.notes, intake=self, read_notes=lambda cycle: self.notes.read())
+        worker.stop_requested = self.lost = self.suspended = False
+        pulse: Any = SimpleNamespace(polite_until=0.0)
+        loop = MainLoop(worker, self, None, pulse, self, Limits())  # type: ignore[arg-type]
+        loop._while_in_the_air(came=False)
+
+    @property
+    def in_the_air(self) -> bool:
+        return bool(self._claims)
+
+    def arm(self) -> None:
+        self.did.append("arm")
+        self.notes.leave()
+
+    def claim(self, most: int) -> list[str]:
+        assert most == self.room
+        jobs = self._claims.pop(0)
+        self.notes.leave()  # whatever happens next, a landing included, leaves a note
+        return jobs
+
+    def take(self, jobs: list[str]) -> None:
+        self.did += jobs
+
+    def admit(self) -> bool:
+        self.did.append("admit")
+        return True
+
+
+def test_a_job_that_comes_while_a_forward_runs_is_begun_before_it_lands() -> None:
+    assert Story(["one"], ["two", "three"], []).did == ["arm", "one", "admit", "arm", "two", "three", "admit", "arm"]
+
+
+def test_an_alarm_that_brings_nothing_is_not_set_again_before_the_next_forward() -> None:
+    assert Story([], [], []).did == ["arm"]
