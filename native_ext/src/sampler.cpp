@@ -68,23 +68,8 @@ Sampler::Best Sampler::scan(std::span<const float> row) {
     bool sound = true;
     for (std::size_t block = 0; block < blocks; ++block) {
         const std::span<const float> part = block_of(row, block);
-        float lanes[block_lanes];
-        std::fill(std::begin(lanes), std::end(lanes), excluded);
-        int bad = 0;
-        std::size_t at = 0;
-        for (; at + block_lanes <= part.size(); at += block_lanes) {
-            for (std::size_t lane = 0; lane < block_lanes; ++lane) {
-                const float value = part[at + lane];
-                lanes[lane] = value > lanes[lane] ? value : lanes[lane];
-                bad |= value <= std::numeric_limits<float>::max() ? 0 : 1;
-            }
-        }
-        for (; at < part.size(); ++at) {
-            lanes[0] = part[at] > lanes[0] ? part[at] : lanes[0];
-            bad |= part[at] <= std::numeric_limits<float>::max() ? 0 : 1;
-        }
-        maxima_[block] = *std::max_element(std::begin(lanes), std::end(lanes));
-        sound = sound && bad == 0;
+        maxima_[block] = block_max(part);
+        sound = block_sound(part) && sound;
     }
     if (!sound) {
         const auto found = std::find_if(row.begin(), row.end(),
@@ -92,6 +77,10 @@ Sampler::Best Sampler::scan(std::span<const float> row) {
         throw EngineError("the logit of token " + std::to_string(found - row.begin()) + " is " + shown(*found) +
                           "; logits must be numbers below infinity");
     }
+    return best_of(row);
+}
+
+Sampler::Best Sampler::best_of(std::span<const float> row) const {
     const auto highest = std::max_element(maxima_.begin(), maxima_.end());  // the first of equals
     const std::span<const float> part = block_of(row, static_cast<std::size_t>(highest - maxima_.begin()));
     const auto found = std::find(part.begin(), part.end(), *highest);
@@ -107,7 +96,9 @@ std::span<const float> Sampler::adjust(std::span<const float> row, std::span<con
         return row;
     }
     adjusted_.assign(row.begin(), row.end());
+    changed_.clear();
     for (const auto& [token, addend] : sampling.logit_bias) {
+        changed_.push_back(static_cast<std::int32_t>(token));
         float& logit = adjusted_[static_cast<std::size_t>(token)];
         if (addend == -std::numeric_limits<double>::infinity()) {
             logit = excluded;
@@ -118,6 +109,10 @@ std::span<const float> Sampler::adjust(std::span<const float> row, std::span<con
     if (penalties) {
         const auto window = static_cast<std::uint64_t>(sampling.penalty_window);  // -1 becomes the largest number
         penalize(tokens.last(static_cast<std::size_t>(std::min<std::uint64_t>(window, tokens.size()))), sampling);
+    }
+    for (const std::int32_t token : changed_) {
+        const std::size_t block = static_cast<std::size_t>(token) / block_size;
+        maxima_[block] = block_max(block_of(adjusted_, block));
     }
     return adjusted_;
 }
@@ -144,17 +139,14 @@ void Sampler::penalize(std::span<const std::int32_t> tokens, const Sampling& sam
         logit = bounded(logit - sampling.presence_penalty);
         logit = bounded(logit - sampling.frequency_penalty * times);
         adjusted_[index] = static_cast<float>(logit);
+        changed_.push_back(token);
     }
 }
 
 // The natural log of the sum of e^logit.
 double Sampler::log_sum(std::span<const float> row, float best) {
     weigh(row, best, 1.0);
-    double sum = 0;
-    for (std::size_t block = 0; block < block_count(weights_.size()); ++block) {
-        sum += block_sum(weights_, block);
-    }
-    return static_cast<double>(best) + std::log(sum);
+    return static_cast<double>(best) + std::log(total_);
 }
 
 Sampled Sampler::sample(std::span<const float> logits, std::span<const std::int32_t> tokens, std::uint64_t position,
@@ -186,7 +178,7 @@ Sampled Sampler::sample(std::span<const float> logits, std::span<const std::int3
 
     std::span<const float> row = adjust(logits, tokens, sampling);
     if (row.data() != logits.data()) {
-        best = scan(row);
+        best = best_of(row);
         if (best.logit == excluded) {
             throw BatchError("logit_bias excludes every token of the vocabulary; at least 1 must be left");
         }
@@ -194,8 +186,8 @@ Sampled Sampler::sample(std::span<const float> logits, std::span<const std::int3
     if (sampling.temperature == 0) {
         out.token = best.token;
     } else {
-        const bool cut = sampling.top_k > 0 && static_cast<std::uint64_t>(sampling.top_k) < row.size();
-        if (cut) {
+        whole_ = sampling.top_k == 0 || static_cast<std::uint64_t>(sampling.top_k) >= row.size();
+        if (!whole_) {
             select(row, static_cast<std::size_t>(sampling.top_k));
             row = chosen_;
         }
@@ -204,10 +196,15 @@ Sampled Sampler::sample(std::span<const float> logits, std::span<const std::int3
             keep_top_p(sampling.top_p);
         }
         if (sampling.min_p > 0) {
-            keep_min_p(sampling.min_p);
+            auto least = static_cast<float>(sampling.min_p);
+            if (static_cast<double>(least) < sampling.min_p) {
+                least = std::nextafter(least, 2.0f);  // the first float32 that is not below it
+            }
+            keep(least);
+            adopt();
         }
         const std::size_t drawn = draw(philox_uniform(sampling.seed, position));
-        out.token = cut ? selected_[drawn] : static_cast<std::int32_t>(drawn);
+        out.token = whole_ ? static_cast<std::int32_t>(drawn) : selected_[drawn];
     }
     if (out.with_logprobs) {
         out.logprob = static_cast<double>(logits[static_cast<std::size_t>(out.token)]) - normalizer;

@@ -69,25 +69,35 @@ class Sampler {
     };
 
     Best scan(std::span<const float> row);
+    Best best_of(std::span<const float> row) const;
     std::span<const float> adjust(std::span<const float> row, std::span<const std::int32_t> tokens,
                                   const Sampling& sampling);
     void penalize(std::span<const std::int32_t> tokens, const Sampling& sampling);
     double log_sum(std::span<const float> row, float best);
     void select(std::span<const float> row, std::size_t count);
     void weigh(std::span<const float> logits, float best, double temperature);
+    void add_up(std::size_t block);
+    double sum_from(float least) const;
+    void keep(float least);
+    void adopt();
     void keep_top_p(double top_p);
-    void keep_min_p(double min_p);
     std::size_t draw(double uniform) const;
 
     std::vector<float> adjusted_;         // the row after bias and penalties
     std::vector<std::int32_t> seen_;      // occurrences in the window, by token; all 0 between calls
-    std::vector<float> maxima_;           // of each block of the row last scanned
+    std::vector<std::int32_t> changed_;   // tokens that adjust() changed
+    std::vector<float> maxima_;           // of each block of the row last scanned or adjusted
     std::vector<float> order_;            // scratch of select()
-    std::vector<std::int32_t> selected_;  // what select() kept: ids, ascending
+    std::vector<std::int32_t> selected_;  // candidates' ids, ascending, once a filter has left some out
     std::vector<float> chosen_;           // what select() kept: logits
-    std::vector<float> weights_;          // by candidate: its probability relative to the best one's, 0 when dropped
-    std::vector<double> mass_;            // scratch of keep_top_p(): sums by bucket
-    std::vector<std::int32_t> bucket_;    // scratch of keep_top_p(): candidates of the last bucket
+    bool whole_ = true;                   // no filter has left any out: candidates are the row
+    std::vector<float> weights_;          // by candidate: its probability relative to the best one's
+    std::vector<double> sums_;            // of each block of the weights
+    std::vector<float> tops_;             // the largest of each block of the weights
+    double total_ = 0;                    // of the weights
+    std::vector<std::int32_t> kept_;      // candidates that keep() kept, ascending
+    std::size_t kept_count_ = 0;          // of these; the vector only grows
+    std::vector<std::int32_t> between_;   // scratch of keep_top_p(): candidates
 };
 
 }  // namespace tokenloom

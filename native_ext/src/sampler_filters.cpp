@@ -55,82 +55,146 @@ void Sampler::weigh(std::span<const float> logits, float best, double temperatur
     // Below float32's smallest normal number a temperature already leaves nothing but the best.
     using limits = std::numeric_limits<float>;
     const auto divisor = static_cast<float>(std::clamp<double>(temperature, limits::min(), limits::max()));
-    const std::size_t count = logits.size();
-    weights_.resize(count);
-    float* const weights = weights_.data();
-    for (std::size_t index = 0; index < count; ++index) {
-        const float scaled = (logits[index] - best) / divisor;
-        weights[index] = scaled < exp_float_lowest ? exp_float_lowest : scaled;
-    }
-    for (std::size_t index = 0; index < count; ++index) {
-        weights[index] = exp_float(weights[index]);
+    const std::size_t blocks = block_count(logits.size());
+    weights_.resize(logits.size());
+    sums_.resize(blocks);
+    tops_.resize(blocks);
+    total_ = 0;
+    for (std::size_t block = 0; block < blocks; ++block) {
+        const std::span<const float> part = block_of(logits, block);
+        float* const weights = weights_.data() + block * block_size;
+        for (std::size_t index = 0; index < part.size(); ++index) {
+            const float scaled = (part[index] - best) / divisor;
+            weights[index] = scaled < exp_float_lowest ? exp_float_lowest : scaled;
+        }
+        for (std::size_t index = 0; index < part.size(); ++index) {
+            weights[index] = exp_float(weights[index]);
+        }
+        add_up(block);
     }
 }
 
-// Weights are positive floats, so their upper bits order them: sum by bucket of equal upper bits, go down to the bucket
-// in which the sum is reached, and sort only that one.
-void Sampler::keep_top_p(double top_p) {
-    constexpr int shift = 20;  // sign, exponent and three bits of the fraction are left
-    const auto bucket_of = [](float weight) { return std::bit_cast<std::uint32_t>(weight) >> shift; };
-    mass_.assign(bucket_of(1.0f) + 1, 0.0);
-    for (const float weight : weights_) {
-        mass_[bucket_of(weight)] += static_cast<double>(weight);
-    }
-    double total = 0;
-    for (std::size_t bucket = mass_.size(); bucket-- > 0;) {
-        total += mass_[bucket];
-    }
-    const double goal = top_p * total;
-    double kept = 0;
-    std::size_t last = mass_.size() - 1;
-    while (last > 0 && kept + mass_[last] < goal) {
-        kept += mass_[last--];
-    }
+// Sum and largest of a block, and its share of the total; called block by block.
+void Sampler::add_up(std::size_t block) {
+    const std::span<const float> part = block_of(weights_, block);
+    sums_[block] = block_sum(part);
+    tops_[block] = block_max(part);
+    total_ += sums_[block];
+}
 
-    bucket_.clear();
-    for (std::size_t index = 0; index < weights_.size(); ++index) {
-        const std::size_t bucket = bucket_of(weights_[index]);
-        if (bucket == last) {
-            bucket_.push_back(static_cast<std::int32_t>(index));
-        } else if (bucket < last) {
-            weights_[index] = 0;
+// The sum of the weights that are at least so much.
+double Sampler::sum_from(float least) const {
+    double sum = 0;
+    for (std::size_t block = 0; block < tops_.size(); ++block) {
+        if (tops_[block] >= least) {
+            sum += block_sum_from(block_of(weights_, block), least);
         }
     }
-    const auto weight_of = [this](std::int32_t index) { return weights_[static_cast<std::size_t>(index)]; };
-    std::sort(bucket_.begin(), bucket_.end(), [&](std::int32_t one, std::int32_t other) {
+    return sum;
+}
+
+// Candidates of at least that weight into kept_.
+void Sampler::keep(float least) {
+    if (kept_.size() < weights_.size()) {
+        kept_.resize(weights_.size());
+    }
+    kept_count_ = 0;
+    for (std::size_t block = 0; block < tops_.size(); ++block) {
+        if (tops_[block] < least) {
+            continue;
+        }
+        const std::span<const float> part = block_of(weights_, block);
+        for (std::size_t index = 0; index < part.size(); ++index) {
+            kept_[kept_count_] = static_cast<std::int32_t>(block * block_size + index);
+            kept_count_ += part[index] >= least ? 1 : 0;
+        }
+    }
+}
+
+// Makes what is in kept_ the candidates.
+void Sampler::adopt() {
+    if (whole_) {
+        selected_.assign(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(kept_count_));
+    }
+    for (std::size_t place = 0; place < kept_count_; ++place) {
+        const auto from = static_cast<std::size_t>(kept_[place]);  // never before the place
+        weights_[place] = weights_[from];
+        if (!whole_) {
+            selected_[place] = selected_[from];
+        }
+    }
+    whole_ = false;
+    weights_.resize(kept_count_);
+    selected_.resize(kept_count_);
+    sums_.resize(block_count(kept_count_));
+    tops_.resize(sums_.size());
+    total_ = 0;
+    for (std::size_t block = 0; block < sums_.size(); ++block) {
+        add_up(block);
+    }
+}
+
+// Looks for the power of two that the last kept weight reaches but not its double: what is above is kept, what is below is
+// not, and of those in between, put in buckets by their next bits, only one bucket needs sorting.
+void Sampler::keep_top_p(double top_p) {
+    const double goal = top_p * total_;
+    float least = 1.0f;
+    do {
+        least /= 64;
+    } while (sum_from(least) < goal && least > 1e-30f);
+    keep(least);
+    adopt();  // few, so that the rest of the search is quick
+    for (const float step : {8.0f, 4.0f, 2.0f}) {
+        least = sum_from(least * step) >= goal ? least * step : least;
+    }
+    const float above = 2 * least;
+    double kept = sum_from(above);
+
+    constexpr int buckets = 32;
+    const auto weight_of = [this](std::int32_t candidate) { return weights_[static_cast<std::size_t>(candidate)]; };
+    const auto bucket_of = [](float weight) { return std::bit_cast<std::uint32_t>(weight) >> 18 & (buckets - 1); };
+    double mass[buckets] = {};
+    keep(least);
+    between_.clear();
+    for (std::size_t place = 0; place < kept_count_; ++place) {
+        if (const float weight = weight_of(kept_[place]); weight < above) {
+            between_.push_back(kept_[place]);
+            mass[bucket_of(weight)] += static_cast<double>(weight);
+        }
+    }
+    std::uint32_t last = buckets - 1;
+    while (last > 0 && kept + mass[last] < goal) {
+        kept += mass[last--];
+    }
+    std::erase_if(between_, [&](std::int32_t candidate) { return bucket_of(weight_of(candidate)) != last; });
+    std::sort(between_.begin(), between_.end(), [&](std::int32_t one, std::int32_t other) {
         return weight_of(one) > weight_of(other) || (weight_of(one) == weight_of(other) && one < other);
     });
-    for (const std::int32_t index : bucket_) {
-        if (kept >= goal) {
-            weights_[static_cast<std::size_t>(index)] = 0;
-        } else {
-            kept += static_cast<double>(weight_of(index));
-        }
+    std::size_t enough = 0;
+    while (enough < between_.size() && kept < goal) {
+        kept += static_cast<double>(weight_of(between_[enough++]));
     }
-}
-
-void Sampler::keep_min_p(double min_p) {
-    for (float& weight : weights_) {
-        weight = static_cast<double>(weight) < min_p ? 0.0f : weight;
-    }
+    // The last one that is kept: its equals with higher ids are not.
+    const std::int32_t end = enough == 0 ? -1 : between_[enough - 1];
+    const float lowest = enough == 0 ? above : weight_of(end);
+    const auto dropped = [&](std::int32_t candidate) {
+        return weight_of(candidate) < lowest || (weight_of(candidate) == lowest && candidate > end);
+    };
+    kept_count_ = static_cast<std::size_t>(
+        std::remove_if(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(kept_count_), dropped) - kept_.begin());
+    adopt();
 }
 
 std::size_t Sampler::draw(double uniform) const {
-    const std::size_t blocks = block_count(weights_.size());
-    double total = 0;
-    for (std::size_t block = 0; block < blocks; ++block) {
-        total += block_sum(weights_, block);
-    }
-    const double target = uniform * total;
+    const double target = uniform * total_;
     double below = 0;
     std::size_t last = 0;  // the last block with any weight, should rounding carry the target past the end
-    for (std::size_t block = 0; block < blocks; ++block) {
-        const double sum = block_sum(weights_, block);
-        last = sum > 0 ? block : last;
-        if (below + sum > target) {
+    for (std::size_t block = 0; block < sums_.size(); ++block) {
+        last = sums_[block] > 0 ? block : last;
+        if (below + sums_[block] > target) {
             break;
         }
-        below += sum;
+        below += sums_[block];
     }
     const std::span<const float> part = block_of(weights_, last);
     std::size_t drawn = 0;

@@ -188,3 +188,21 @@ def test_the_gil_is_released_during_a_forward(model_path: Path) -> None:
     running.clear()
     thread.join()
     assert during > 10000
+
+
+def test_a_row_that_cannot_be_sampled_fails_the_whole_batch_on_any_thread(tmp_path: Path) -> None:
+    engine = load(EngineSettings(model=TINY.write(tmp_path / "m.gguf"), threads=2))
+    nothing_left = Sampling(logit_bias=tuple((token, float("-inf")) for token in range(97)))
+    sequences = [engine.new() for _ in range(12)]
+    good = [Entry(sequence, [1, 2], sample=Sampling(seed=sequence)) for sequence in sequences]
+    for culprit in range(12):
+        batch = [
+            Entry(e.sequence, e.tokens, sample=nothing_left if i == culprit else e.sample) for i, e in enumerate(good)
+        ]
+        with pytest.raises(BatchError, match="excludes every token"):
+            engine.forward(batch)
+        assert [engine.length(sequence) for sequence in sequences] == [0] * 12
+    together = [output.token for output in engine.forward(good)]
+    for sequence in sequences:
+        engine.rewind(sequence, 0)
+    assert [engine.forward([entry])[0].token for entry in good] == together
