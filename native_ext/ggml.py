@@ -2,10 +2,11 @@
 
 See ``engine.Engine`` for the contract. What holds of this engine beyond it: cells are pages of 64 positions in float16;
 memory for cells grows with the pages in use, up to ``kv_bytes``; weights of types Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K,
-Q5_K and Q6_K are packed at load for our own kernels, others stay in the mapped file and are multiplied by ggml.
+Q5_K, Q6_K, F16, BF16 and F32 are packed at load for our own kernels, others stay in the mapped file and are multiplied
+by ggml.
 
 The environment variable ``TOKENLOOM_KERNELS`` says which kernels: ``auto`` (the default: the fastest that this machine
-has), ``portable``, ``avx2``, ``vnni``, which all give the same bits, or ``ggml``, which packs nothing.
+has), ``portable``, ``avx2``, ``avxvnni``, ``vnni``, which all give the same bits, or ``ggml``, which packs nothing.
 """
 
 from __future__ import annotations

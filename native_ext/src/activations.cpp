@@ -86,53 +86,84 @@ void quantize_block(const float* x, uint8_t* block, int tokens, int token) {
 // 1 / sqrt(mean(row^2) + epsilon), squares summed in 16 lanes and these in a fixed tree.
 float inverse_norm(const float* row, int64_t columns, float epsilon) {
     Float8 sums[2] = {splat8(0.0f), splat8(0.0f)};
-    for (int64_t i = 0; i < columns; i += 16) {
+    const auto add = [&](const float* numbers) {
         for (int half = 0; half < 2; ++half) {
             Float8 v;
-            load8(v, row + i + 8 * half);
+            load8(v, numbers + 8 * half);
             sums[half] += v * v;
         }
+    };
+    int64_t i = 0;
+    for (; i + 16 <= columns; i += 16) {
+        add(row + i);
+    }
+    if (i < columns) {
+        float rest[16] = {};
+        std::memcpy(rest, row + i, static_cast<size_t>(columns - i) * sizeof(float));
+        add(rest);
     }
     const float mean = sum8(sums[0] + sums[1]) / static_cast<float>(columns);
     return 1.0f / std::sqrt(mean + epsilon);
 }
 
-void gate_block(const float* gate, const float* up, float* out) {
-    for (int i = 0; i < kBlock; i += 8) {
-        Float8 g, u;
-        load8(g, gate + i);
-        load8(u, up + i);
-        const Float8 e = exp8(g < 0 ? g : -g);  // of the side where it does not overflow
-        const Float8 one = splat8(1.0f);
-        store8(out + i, g * (g < 0 ? e : one) / (one + e) * u);
+void gate8(const float* gate, const float* up, float* out) {
+    Float8 g, u;
+    load8(g, gate);
+    load8(u, up);
+    const Float8 e = exp8(g < 0 ? g : -g);  // of the side where it does not overflow
+    const Float8 one = splat8(1.0f);
+    store8(out, g * (g < 0 ? e : one) / (one + e) * u);
+}
+
+void gate_block(const float* gate, const float* up, int count, float* out) {
+    int i = 0;
+    for (; i + 8 <= count; i += 8) {
+        gate8(gate + i, up + i, out + i);
+    }
+    if (i < count) {
+        float rest[3][8] = {};
+        const size_t bytes = static_cast<size_t>(count - i) * sizeof(float);
+        std::memcpy(rest[0], gate + i, bytes);
+        std::memcpy(rest[1], up + i, bytes);
+        gate8(rest[0], rest[1], rest[2]);
+        std::memcpy(out + i, rest[2], bytes);
     }
 }
 
-void quantize_row(const ActivationSource& source, const float* row, uint8_t* tile, int tokens, int token) {
+void write_row(const ActivationSource& source, ActivationForm form, const float* row, uint8_t* tile, int tokens, int token) {
     const float factor = source.kind == ActivationSource::normed ? inverse_norm(row, source.columns, source.epsilon) : 1.0f;
-    const size_t step = static_cast<size_t>(kTileBytes) * tokens;
-    for (int64_t at = 0; at < source.columns; at += kBlock, tile += step) {
-        float numbers[kBlock];
+    for (int64_t at = 0; at < source.columns; at += kBlock) {
+        const auto count = static_cast<int>(source.columns - at < kBlock ? source.columns - at : kBlock);
+        float made[kBlock];
+        const float* numbers = made;
         switch (source.kind) {
             case ActivationSource::plain:
-                quantize_block(row + at, tile, tokens, token);
-                continue;
+                numbers = row + at;
+                break;
             case ActivationSource::normed:
-                for (int i = 0; i < kBlock; ++i) {
-                    numbers[i] = row[at + i] * factor * source.weight[at + i];
+                for (int i = 0; i < count; ++i) {
+                    made[i] = row[at + i] * factor * source.weight[at + i];
                 }
                 break;
             case ActivationSource::gated:
-                gate_block(row + at, row + source.columns + at, numbers);
+                gate_block(row + at, row + source.columns + at, count, made);
                 break;
         }
-        quantize_block(numbers, tile, tokens, token);
+        if (form == ActivationForm::rounded) {
+            quantize_block(numbers, tile, tokens, token);
+            tile += static_cast<size_t>(kRoundedBytes) * tokens;
+        } else {
+            auto* out = reinterpret_cast<float*>(tile) + static_cast<size_t>(at) * tokens + token;
+            for (int i = 0; i < count; ++i) {
+                out[static_cast<size_t>(i) * tokens] = numbers[i];
+            }
+        }
     }
 }
 
 }  // namespace
 
-void quantize_rows(const ActivationSource& source, int rows, int first, int last, uint8_t* tiles) {
+void write_tiles(const ActivationSource& source, ActivationForm form, int rows, int first, int last, uint8_t* tiles) {
     if (first >= last) {
         return;
     }
@@ -143,9 +174,9 @@ void quantize_rows(const ActivationSource& source, int rows, int first, int last
     for (int row = first; row < last; ++tile) {
         const int begin = tile_first_row(rows, tile);
         const int end = tile_first_row(rows, tile + 1);
-        uint8_t* data = tiles + activation_bytes(begin, source.columns);
+        uint8_t* data = tiles + activation_bytes(form, begin, source.columns);
         for (; row < end && row < last; ++row) {
-            quantize_row(source, source.data + static_cast<size_t>(row) * source.stride, data, end - begin, row - begin);
+            write_row(source, form, source.data + static_cast<size_t>(row) * source.stride, data, end - begin, row - begin);
         }
     }
 }

@@ -1,9 +1,10 @@
-// Activations as the multiplication kernels read them: rounded to int8 in blocks of 32, in tiles (packed_layout.h).
+// Activations as the multiplication kernels read them, in tiles: rounded to int8 in blocks of 32, or as they are
+// (packed_layout.h).
 //
 // Two computations that come before a multiplication can be done on the way, which saves a pass over memory and a barrier:
 // the normalization by the root mean square, and the gated activation of the feed-forward.
 // A token's numbers depend on nothing but its own row. One implementation serves every instruction set of kernels.
-// A block's scale is its largest magnitude / 127, its numbers are x / scale rounded to nearest, ties to even. A block with
+// When rounded, a block's scale is its largest magnitude / 127, its numbers are x / scale rounded to nearest, ties to even. A block with
 // a number that is not finite gets a scale that is not, so that it shows in every product; a block below 1e-30 is zero.
 
 #pragma once
@@ -15,15 +16,19 @@
 
 namespace tokenloom {
 
+enum class ActivationForm { rounded, whole };
+
 // `rows` tokens are cut into tiles as even as they can be, which follow each other without gaps.
 inline int tile_count(int rows) { return (rows + kTileTokens - 1) / kTileTokens; }
 
 // 0 <= tile <= tile_count(rows).
 inline int tile_first_row(int rows, int tile) { return static_cast<int>(int64_t{rows} * tile / tile_count(rows)); }
 
-// Bytes of so many tokens with `columns` numbers each, a multiple of 32; also where the tile after them begins.
-inline size_t activation_bytes(int rows, int64_t columns) {
-    return static_cast<size_t>(rows) * static_cast<size_t>(columns / kBlock) * kTileBytes;
+// Bytes of so many tokens with `columns` numbers each, for the rounded form a multiple of 32; also where the tile after them
+// begins.
+inline size_t activation_bytes(ActivationForm form, int rows, int64_t columns) {
+    const auto size = static_cast<size_t>(columns);
+    return static_cast<size_t>(rows) * (form == ActivationForm::rounded ? size / kBlock * kRoundedBytes : size * sizeof(float));
 }
 
 // Where numbers come from, one row of float32 for each token.
@@ -42,6 +47,6 @@ struct ActivationSource {
 };
 
 // Rows `first` to `last` - 1 of `rows` to their places in the tiles of all rows.
-void quantize_rows(const ActivationSource& source, int rows, int first, int last, uint8_t* tiles);
+void write_tiles(const ActivationSource& source, ActivationForm form, int rows, int first, int last, uint8_t* tiles);
 
 }  // namespace tokenloom

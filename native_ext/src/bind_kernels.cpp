@@ -9,12 +9,14 @@
 #include <strings.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <functional>
 
 #include "activations.h"
 #include "bindings.h"
 #include "errors.h"
+#include "kernel_check.h"
 #include "kernels.h"
 #include "model.h"
 #include "multiply_op.h"
@@ -88,7 +90,14 @@ py::tuple run(const Floats& x, int64_t rows, int threads, int repeat, const std:
 py::tuple multiply(const std::vector<const PackedMatrix*>& parts, const Floats& x, const std::string& kernels, int threads, int repeat,
                    const std::string& before, std::vector<float> weight, float epsilon, bool add) {
     int64_t rows = 0;
+    if (parts.empty()) {
+        throw py::value_error("parts must not be empty");
+    }
+    const ActivationForm form = parts[0]->form();
     for (const PackedMatrix* part : parts) {
+        if (part->form() != form) {
+            throw py::value_error("parts must need activations of one form");
+        }
         check_activations(x, part->columns() * (before == "gated" ? 2 : 1));
         rows += part->rows();
     }
@@ -101,9 +110,9 @@ py::tuple multiply(const std::vector<const PackedMatrix*>& parts, const Floats& 
             weight.resize(static_cast<size_t>(input->ne[0]), 1.0f);
             ggml_tensor* w = ggml_new_tensor_1d(context, GGML_TYPE_F32, input->ne[0]);
             w->data = weight.data();
-            quantized = ops.quantize_normed(context, input, w, epsilon);
+            quantized = ops.quantize_normed(context, input, form, w, epsilon);
         } else {
-            quantized = before == "gated" ? ops.quantize_gated(context, input) : ops.quantize(context, input);
+            quantized = before == "gated" ? ops.quantize_gated(context, input, form) : ops.quantize(context, input, form);
         }
         return ops.multiply(context, parts, quantized, static_cast<int>(input->ne[1]), add ? input : nullptr);
     });
@@ -129,8 +138,9 @@ py::tuple quantize(const Floats& x) {
     }
     const auto rows = static_cast<int>(x.shape(0));
     const py::ssize_t blocks = x.shape(1) / kBlock;
-    std::vector<uint8_t> tiles(activation_bytes(rows, x.shape(1)));
-    quantize_rows({ActivationSource::plain, x.data(), static_cast<size_t>(x.shape(1)), x.shape(1)}, rows, 0, rows, tiles.data());
+    std::vector<uint8_t> tiles(activation_bytes(ActivationForm::rounded, rows, x.shape(1)));
+    write_tiles({ActivationSource::plain, x.data(), static_cast<size_t>(x.shape(1)), x.shape(1)}, ActivationForm::rounded, rows, 0, rows,
+                tiles.data());
     py::array_t<int8_t> numbers({x.shape(0), x.shape(1)});
     py::array_t<float> scales({py::ssize_t{2}, x.shape(0), blocks});
     py::array_t<int32_t> starts({py::ssize_t{2}, x.shape(0), blocks});
@@ -138,7 +148,8 @@ py::tuple quantize(const Floats& x) {
         const int first = tile_first_row(rows, tile);
         const int tokens = tile_first_row(rows, tile + 1) - first;
         for (py::ssize_t b = 0; b < blocks; ++b) {
-            const uint8_t* block = tiles.data() + activation_bytes(first, x.shape(1)) + static_cast<size_t>(b) * kTileBytes * tokens;
+            const uint8_t* block = tiles.data() + activation_bytes(ActivationForm::rounded, first, x.shape(1)) +
+                                   static_cast<size_t>(b) * kRoundedBytes * tokens;
             for (int t = 0; t < tokens; ++t) {
                 for (int k = 0; k < kBlock; ++k) {
                     numbers.mutable_at(first + t, b * kBlock + k) = static_cast<int8_t>(block[(k / 4 * tokens + t) * 4 + k % 4]);
@@ -154,10 +165,27 @@ py::tuple quantize(const Floats& x) {
     return py::make_tuple(numbers, scales[py::int_(0)], scales[py::int_(1)], starts[py::int_(0)], starts[py::int_(1)]);
 }
 
+// Whether kernels with such a fault would pass the check that comes before they are chosen.
+bool faulty_kernels_pass(const std::string& fault) {
+    Kernels kernels = kPortableKernels;
+    MultiplyTile& last = kernels.multiply[kPackedFormats - 1];
+    if (fault == "wrong") {
+        last = [](const PackedGroup& first, int groups, const uint8_t* tile, int tokens, float* out, size_t stride) {
+            kPortableKernels.multiply[kPackedFormats - 1](first, groups, tile, tokens, out, stride);
+            out[(tokens - 1) * stride] = std::nextafter(out[(tokens - 1) * stride], 0.0f);
+        };
+    } else if (fault == "illegal") {
+        last = [](const PackedGroup&, int, const uint8_t*, int, float*, size_t) { __builtin_trap(); };
+    } else if (fault != "none") {
+        throw py::value_error("fault must be none, wrong or illegal");
+    }
+    return check_kernels(kernels);
+}
+
 std::vector<std::string> usable_kernels() {
     std::vector<std::string> names;
     for (const Kernels* kernels : all_kernels()) {
-        if (kernels->usable()) {
+        if (works(*kernels)) {
             names.emplace_back(kernels->name);
         }
     }
@@ -187,6 +215,7 @@ void bind_kernels(py::module_& m) {
             return out;
         });
     m.def("usable_kernels", &usable_kernels);
+    m.def("faulty_kernels_pass", &faulty_kernels_pass, py::arg("fault"));
     m.def("multiply", &multiply, py::arg("parts"), py::arg("x"), py::arg("kernels") = "auto", py::arg("threads") = 1, py::arg("repeat") = 1,
           py::arg("before") = "", py::arg("weight") = std::vector<float>{}, py::arg("epsilon") = 0.0f, py::arg("add") = false);
     m.def("ggml_multiply", &ggml_multiply, py::arg("type"), py::arg("data"), py::arg("x"), py::arg("threads") = 1, py::arg("repeat") = 1);

@@ -14,9 +14,9 @@ struct Registers {
     unsigned a = 0, b = 0, c = 0, d = 0;
 };
 
-Registers cpuid(unsigned leaf) {
+Registers cpuid(unsigned leaf, unsigned part = 0) {
     Registers r;
-    __get_cpuid_count(leaf, 0, &r.a, &r.b, &r.c, &r.d);  // leaves zeros for a leaf that the CPU lacks
+    __get_cpuid_count(leaf, part, &r.a, &r.b, &r.c, &r.d);  // leaves zeros for a leaf that the CPU lacks
     return r;
 }
 
@@ -42,6 +42,11 @@ bool cpu_has_avx2() {
     return (saved_state() & kYmm) == kYmm && bit(one.c, 12) && bit(one.c, 28) && bit(one.c, 29) && bit(cpuid(7).b, 5);
 }
 
+bool cpu_has_avx_vnni() {
+    // The second part of leaf 7 is there where the first says so; elsewhere it might be anything.
+    return cpu_has_avx2() && cpuid(7).a >= 1 && bit(cpuid(7, 1).a, 4);
+}
+
 bool cpu_has_avx512_vnni() {
     const Registers seven = cpuid(7);
     return cpu_has_avx2() && (saved_state() & kZmm) == kZmm && bit(seven.b, 16) && bit(seven.b, 30) && bit(seven.b, 31) &&
@@ -55,6 +60,7 @@ bool cpu_has_avx512_vnni() {
 namespace tokenloom {
 
 bool cpu_has_avx2() { return false; }
+bool cpu_has_avx_vnni() { return false; }
 bool cpu_has_avx512_vnni() { return false; }
 
 }  // namespace tokenloom

@@ -49,11 +49,13 @@ size_t Forward::buffer_bytes() const {
 ggml_tensor* Forward::multiply(const Matrix& matrix, ggml_tensor* x, ggml_tensor* added) {
     ggml_context* context = context_.get();
     if (matrix.packed != nullptr && matrix.bias == nullptr) {
-        return multiply_.multiply(context, {matrix.packed}, multiply_.quantize(context, x), static_cast<int>(x->ne[1]), added);
+        return multiply_.multiply(context, {matrix.packed}, multiply_.quantize(context, x, matrix.packed->form()),
+                                  static_cast<int>(x->ne[1]), added);
     }
-    ggml_tensor* y = matrix.packed == nullptr
-                         ? ggml_mul_mat(context, matrix.weight, x)
-                         : multiply_.multiply(context, {matrix.packed}, multiply_.quantize(context, x), static_cast<int>(x->ne[1]));
+    ggml_tensor* y = matrix.packed == nullptr ? ggml_mul_mat(context, matrix.weight, x)
+                                              : multiply_.multiply(context, {matrix.packed},
+                                                                   multiply_.quantize(context, x, matrix.packed->form()),
+                                                                   static_cast<int>(x->ne[1]));
     if (matrix.bias != nullptr) {
         y = ggml_add(context, y, matrix.bias);
     }
@@ -65,13 +67,13 @@ Forward::Products Forward::multiply_normed(const std::vector<const Matrix*>& mat
     ggml_context* context = context_.get();
     std::vector<const PackedMatrix*> packed;
     for (const Matrix* matrix : matrices) {
-        if (matrix->packed != nullptr && matrix->bias == nullptr) {
+        if (matrix->packed != nullptr && matrix->bias == nullptr && (packed.empty() || matrix->packed->form() == packed[0]->form())) {
             packed.push_back(matrix->packed);
         }
     }
     Products out{{}, nullptr};
     if (packed.size() == matrices.size()) {
-        ggml_tensor* normed = multiply_.quantize_normed(context, x, weight, model_.hparams().rms_epsilon);
+        ggml_tensor* normed = multiply_.quantize_normed(context, x, packed[0]->form(), weight, model_.hparams().rms_epsilon);
         out.whole = multiply_.multiply(context, packed, normed, static_cast<int>(x->ne[1]));
         if (packed.size() == 1) {
             out.parts.push_back(out.whole);
@@ -113,7 +115,8 @@ ggml_tensor* Forward::feed_forward(const Layer& layer, ggml_tensor* x) {
     ggml_context* context = context_.get();
     const Products both = multiply_normed({&layer.gate, &layer.up}, x, layer.ffn_norm);
     if (both.whole != nullptr && layer.down.packed != nullptr && layer.down.bias == nullptr) {
-        return multiply_.multiply(context, {layer.down.packed}, multiply_.quantize_gated(context, both.whole), static_cast<int>(x->ne[1]), x);
+        ggml_tensor* gated = multiply_.quantize_gated(context, both.whole, layer.down.packed->form());
+        return multiply_.multiply(context, {layer.down.packed}, gated, static_cast<int>(x->ne[1]), x);
     }
     return multiply(layer.down, ggml_swiglu_split(context, both.parts[0], both.parts[1]), x);
 }

@@ -7,18 +7,20 @@
 
 namespace tokenloom {
 
-// Products of a group's 16 rows with `tokens` (1 to 16) of a tile: out[token * stride + row], float32.
-using MultiplyTile = void (*)(const PackedGroup& group, const uint8_t* tile, int tokens, float* out, size_t stride);
+// Products of the rows of `groups` groups, from `first` on, with `tokens` (1 to kTileTokens) of a tile:
+// out[token * stride + row], float32.
+using MultiplyTile = void (*)(const PackedGroup& first, int groups, const uint8_t* tile, int tokens, float* out, size_t stride);
 
 struct Kernels {
     const char* name;
     MultiplyTile multiply[kPackedFormats];
-    bool (*usable)();  // on this machine
+    bool (*usable)();  // as CPU and operating system say
 };
 
 extern const Kernels kPortableKernels;
 #ifdef TOKENLOOM_X86_KERNELS
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvxVnniKernels;
 extern const Kernels kVnniKernels;
 #endif
 

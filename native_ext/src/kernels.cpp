@@ -2,9 +2,12 @@
 
 #include <array>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "errors.h"
+#include "kernel_check.h"
 
 namespace tokenloom {
 
@@ -13,10 +16,22 @@ std::span<const Kernels* const> all_kernels() {
         &kPortableKernels,
 #ifdef TOKENLOOM_X86_KERNELS
         &kAvx2Kernels,
+        &kAvxVnniKernels,
         &kVnniKernels,
 #endif
     };
     return all;
+}
+
+bool works(const Kernels& kernels) {
+    static std::mutex mutex;
+    static std::map<const Kernels*, bool> known;
+    const std::lock_guard lock(mutex);
+    const auto found = known.find(&kernels);
+    if (found != known.end()) {
+        return found->second;
+    }
+    return known[&kernels] = kernels.usable() && (&kernels == &kPortableKernels || check_kernels(kernels));
 }
 
 const Kernels* choose_kernels(std::string_view name) {
@@ -27,7 +42,7 @@ const Kernels* choose_kernels(std::string_view name) {
     const Kernels* chosen = nullptr;
     std::string names = "auto, ggml";
     for (const Kernels* kernels : all_kernels()) {
-        if (kernels->usable()) {
+        if (works(*kernels)) {
             names += std::string(", ") + kernels->name;
             if (automatic || name == kernels->name) {
                 chosen = kernels;

@@ -1,129 +1,83 @@
 // AVX-512 VNNI: one vector holds a k-group of 16 rows, one instruction multiplies it with four numbers of a token and adds.
-// Built for that instruction set: includes nothing whose inline functions other files may share.
+//
+// Two groups at a time, so that each of a token's numbers is loaded once for two products; with up to six tokens the
+// accumulators fit the 32 registers. What is left to wait for is the two units that multiply.
 
 #include <immintrin.h>
 
 #include "cpu_features.h"
-#include "kernel_table.h"
+#include "kernel_tile.h"
 
 namespace tokenloom {
 
 namespace {
 
-constexpr int kMostTogether = 8;  // tokens whose sums, whole and rounded, fit the 32 registers
+struct Vnni {
+    using Int = __m512i;
+    using Float = __m512;
+    template <int bits>
+    using Weight = __m512i;
+    using Sum = __m512i;
+    static constexpr int kLanes = 16;
+    static constexpr int kGroups = 2;
+    static constexpr int kRounded = 6;
+    static constexpr int kWhole = 6;
+    template <int bits>
+    static constexpr bool kStarts = true;
+    template <int bits>
+    static constexpr int kPairs = 4;  // until sums are widened, which these need not be
 
-constexpr bool is_nibbles(PackedFormat format) {
-    return format == PackedFormat::nibbles_centred || format == PackedFormat::nibbles_minimum;
-}
+    static TOKENLOOM_INLINE Int zero() { return _mm512_setzero_si512(); }
+    static TOKENLOOM_INLINE Float zeros() { return _mm512_setzero_ps(); }
+    static TOKENLOOM_INLINE Int load(const uint8_t* p) { return _mm512_loadu_si512(p); }
+    static TOKENLOOM_INLINE void store(float* p, Float v) { _mm512_storeu_ps(p, v); }
+    static TOKENLOOM_INLINE Int splat(const int32_t* p) { return _mm512_set1_epi32(*p); }
+    static TOKENLOOM_INLINE Float splat(const float* p) { return _mm512_set1_ps(*p); }
+    static TOKENLOOM_INLINE Int twice(Int v) { return _mm512_add_epi32(v, v); }
 
-constexpr bool has_minimum(PackedFormat format) {
-    return format == PackedFormat::nibbles_minimum || format == PackedFormat::bytes_minimum;
-}
-
-inline __attribute__((always_inline)) __m512 widen(const uint16_t* halves) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
-}
-
-// Tokens `first` to `first` + N - 1 of a tile of T.
-template <PackedFormat format, int N>
-void multiply(const PackedGroup& group, const uint8_t* tile, int T, int first, float* out, size_t stride) {
-    __m512 acc[N];
-    for (int t = 0; t < N; ++t) {
-        acc[t] = _mm512_setzero_ps();
-    }
-    const __m512i low = _mm512_set1_epi8(15);
-    const uint8_t* quants = group.quants;
-    for (int b = 0; b < group.blocks; ++b, tile += static_cast<size_t>(kTileBytes) * T) {
-        const auto* numbers = reinterpret_cast<const int32_t*>(tile) + first;  // four at a time
-        const auto* scale = reinterpret_cast<const float*>(tile) + 8 * T + first;
-        const float* scaled_sum = scale + T;
-        const __m512 scales = widen(group.scales + static_cast<size_t>(b) * kGroupRows);
-        if constexpr (format == PackedFormat::bytes_halves) {
-            const __m512 others = widen(group.minimums + static_cast<size_t>(b) * kGroupRows);
-            for (int half = 0; half < 2; ++half, quants += 256) {
-                const int32_t* start = reinterpret_cast<const int32_t*>(tile) + (12 + half) * T + first;
-                __m512i sums[N];
-                for (int t = 0; t < N; ++t) {
-                    sums[t] = _mm512_set1_epi32(start[t]);
-                }
-                for (int j = 0; j < 4; ++j) {
-                    const __m512i w = _mm512_loadu_si512(quants + 64 * j);
-                    for (int t = 0; t < N; ++t) {
-                        sums[t] = _mm512_dpbusd_epi32(sums[t], w, _mm512_set1_epi32(numbers[(4 * half + j) * T + t]));
-                    }
-                }
-                for (int t = 0; t < N; ++t) {
-                    const __m512 factor = _mm512_mul_ps(half == 0 ? scales : others, _mm512_set1_ps(scale[t]));
-                    acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t]), factor, acc[t]);
-                }
-            }
-            continue;
-        }
-        const int32_t* start = reinterpret_cast<const int32_t*>(tile) + (is_nibbles(format) ? 10 : 11) * T + first;
-        __m512i sums[N];
-        for (int t = 0; t < N; ++t) {
-            sums[t] = format == PackedFormat::nibbles_minimum ? _mm512_setzero_si512() : _mm512_set1_epi32(start[t]);
-        }
-        if constexpr (is_nibbles(format)) {
-            for (int i = 0; i < 4; ++i, quants += 64) {
-                const __m512i both = _mm512_loadu_si512(quants);
-                const __m512i w = _mm512_and_si512(both, low);
-                const __m512i v = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-                for (int t = 0; t < N; ++t) {
-                    sums[t] = _mm512_dpbusd_epi32(sums[t], w, _mm512_set1_epi32(numbers[i * T + t]));
-                }
-                for (int t = 0; t < N; ++t) {
-                    sums[t] = _mm512_dpbusd_epi32(sums[t], v, _mm512_set1_epi32(numbers[(i + 4) * T + t]));
-                }
-            }
+    static TOKENLOOM_INLINE Int low(Int both) { return _mm512_and_si512(both, _mm512_set1_epi8(15)); }
+    static TOKENLOOM_INLINE Int high(Int both) { return low(_mm512_srli_epi16(both, 4)); }
+    // v, and the plane's bits that `mask` has after shifting left.
+    template <int shift, int mask>
+    static TOKENLOOM_INLINE Int set(Int v, Int plane) {
+        Int shifted;
+        if constexpr (shift >= 0) {
+            shifted = _mm512_slli_epi16(plane, shift);
         } else {
-            for (int j = 0; j < 8; ++j, quants += 64) {
-                const __m512i w = _mm512_loadu_si512(quants);
-                for (int t = 0; t < N; ++t) {
-                    sums[t] = _mm512_dpbusd_epi32(sums[t], w, _mm512_set1_epi32(numbers[j * T + t]));
-                }
-            }
+            shifted = _mm512_srli_epi16(plane, -shift);
         }
-        for (int t = 0; t < N; ++t) {
-            acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t]), _mm512_mul_ps(scales, _mm512_set1_ps(scale[t])), acc[t]);
-        }
-        if constexpr (has_minimum(format)) {
-            const __m512 minimums = widen(group.minimums + static_cast<size_t>(b) * kGroupRows);
-            for (int t = 0; t < N; ++t) {
-                acc[t] = _mm512_fmadd_ps(minimums, _mm512_set1_ps(scaled_sum[t]), acc[t]);
-            }
-        }
+        return _mm512_ternarylogic_epi32(shifted, _mm512_set1_epi8(mask), v, 0xea);  // (a and b) or c
     }
-    for (int t = 0; t < N; ++t) {
-        _mm512_storeu_ps(out + (first + t) * stride, acc[t]);
-    }
-}
+    template <int bits>
+    static TOKENLOOM_INLINE Int weight(Int stored) { return stored; }
 
-template <PackedFormat format>
-void multiply_tile(const PackedGroup& group, const uint8_t* tile, int tokens, float* out, size_t stride) {
-    for (int first = 0; first < tokens;) {
-        const int rest = tokens - first;
-        const int n = rest <= kMostTogether ? rest : (rest + 1) / 2;
-        switch (n) {
-            case 1: multiply<format, 1>(group, tile, tokens, first, out, stride); break;
-            case 2: multiply<format, 2>(group, tile, tokens, first, out, stride); break;
-            case 3: multiply<format, 3>(group, tile, tokens, first, out, stride); break;
-            case 4: multiply<format, 4>(group, tile, tokens, first, out, stride); break;
-            case 5: multiply<format, 5>(group, tile, tokens, first, out, stride); break;
-            case 6: multiply<format, 6>(group, tile, tokens, first, out, stride); break;
-            case 7: multiply<format, 7>(group, tile, tokens, first, out, stride); break;
-            default: multiply<format, 8>(group, tile, tokens, first, out, stride); break;
-        }
-        first += n;
+    static TOKENLOOM_INLINE void start(Sum& sum, Int value) { sum = value; }
+    template <int bits>
+    static TOKENLOOM_INLINE void add(Sum& sum, Int w, Int a) { sum = _mm512_dpbusd_epi32(sum, w, a); }
+    template <int bits>
+    static TOKENLOOM_INLINE void widen(Sum&) {}
+    static TOKENLOOM_INLINE Float total(Sum sum) { return _mm512_cvtepi32_ps(sum); }
+
+    static TOKENLOOM_INLINE Float mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
+    static TOKENLOOM_INLINE Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
+    static TOKENLOOM_INLINE Float halves(const uint16_t* p) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     }
-}
+    template <PackedFormat format>
+    static TOKENLOOM_INLINE Float whole(const uint8_t* p) {
+        if constexpr (format == PackedFormat::float16) {
+            return halves(reinterpret_cast<const uint16_t*>(p));
+        } else if constexpr (format == PackedFormat::bfloat16) {
+            const Int wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+            return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+        } else {
+            return _mm512_loadu_ps(p);
+        }
+    }
+};
 
 }  // namespace
 
-const Kernels kVnniKernels = {"vnni",
-                              {multiply_tile<PackedFormat::nibbles_centred>, multiply_tile<PackedFormat::nibbles_minimum>,
-                               multiply_tile<PackedFormat::bytes>, multiply_tile<PackedFormat::bytes_minimum>,
-                               multiply_tile<PackedFormat::bytes_halves>},
-                              cpu_has_avx512_vnni};
+const Kernels kVnniKernels = make_kernels<Vnni>("vnni", cpu_has_avx512_vnni);
 
 }  // namespace tokenloom

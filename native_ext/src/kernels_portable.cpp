@@ -2,6 +2,7 @@
 // what ggml itself requires of the CPU, so that a fused multiply-add is an instruction wherever the CPU has one.
 
 #include <cmath>
+#include <cstring>
 
 #include "kernel_table.h"
 #include "vector8.h"
@@ -10,15 +11,7 @@ namespace tokenloom {
 
 namespace {
 
-constexpr bool is_nibbles(PackedFormat format) {
-    return format == PackedFormat::nibbles_centred || format == PackedFormat::nibbles_minimum;
-}
-
-constexpr bool is_halves(PackedFormat format) { return format == PackedFormat::bytes_halves; }
-
-constexpr bool has_minimum(PackedFormat format) {
-    return format == PackedFormat::nibbles_minimum || format == PackedFormat::bytes_minimum;
-}
+constexpr FormatTraits traits_of(PackedFormat format) { return kFormats[static_cast<int>(format)]; }
 
 void widen(const uint16_t* halves, float (&wide)[kGroupRows]) {
     for (int i = 0; i < kGroupRows; i += 8) {
@@ -28,37 +21,42 @@ void widen(const uint16_t* halves, float (&wide)[kGroupRows]) {
     }
 }
 
-// A block's weights as stored, unsigned: wide[k][row].
-template <PackedFormat format>
+// A block's numbers as stored, unsigned: wide[k][row].
+template <int bits>
 void widen(const uint8_t* quants, int16_t (&wide)[kBlock][kGroupRows]) {
-    for (int i = 0; i < (is_nibbles(format) ? 4 : 8); ++i) {
+    for (int j = 0; j < 8; ++j) {  // k-groups
         for (int n = 0; n < 4; ++n) {
             for (int row = 0; row < kGroupRows; ++row) {
-                const uint8_t byte = quants[i * 64 + row * 4 + n];
-                if constexpr (is_nibbles(format)) {
-                    wide[4 * i + n][row] = byte & 15;
-                    wide[4 * (i + 4) + n][row] = byte >> 4;
-                } else {
-                    wide[4 * i + n][row] = byte;
+                const int at = row * 4 + n;
+                if constexpr (bits == 8) {
+                    wide[4 * j + n][row] = quants[64 * j + at];
+                    continue;
                 }
+                int q = quants[j / 2 * 64 + at] >> (j % 2 * 4) & 15;
+                if constexpr (bits == 5) {
+                    q |= (quants[256 + at] >> j & 1) << 4;
+                } else if constexpr (bits == 6) {
+                    q |= (quants[256 + j / 4 * 64 + at] >> (j % 4 * 2) & 3) << 4;
+                }
+                wide[4 * j + n][row] = static_cast<int16_t>(q);
             }
         }
     }
 }
 
 template <PackedFormat format>
-void multiply(const PackedGroup& group, const uint8_t* tile, int tokens, float* out, size_t stride) {
-    float acc[kTileTokens][kGroupRows] = {};
+void multiply_rounded(const PackedGroup& group, const uint8_t* tile, int tokens, float (&acc)[kTileTokens][kGroupRows]) {
+    constexpr FormatTraits traits = traits_of(format);
     for (int b = 0; b < group.blocks; ++b) {
         int16_t wide[kBlock][kGroupRows];
-        widen<format>(group.quants + static_cast<size_t>(b) * (is_nibbles(format) ? 256 : 512), wide);
+        widen<traits.bits>(group.quants + static_cast<size_t>(b) * traits.block_bytes, wide);
         float scales[kGroupRows];
         float minimums[kGroupRows];
         widen(group.scales + static_cast<size_t>(b) * kGroupRows, scales);
-        if constexpr (has_minimum(format) || is_halves(format)) {
+        if constexpr (traits.minimums || traits.halves) {
             widen(group.minimums + static_cast<size_t>(b) * kGroupRows, minimums);
         }
-        const uint8_t* block = tile + static_cast<size_t>(b) * kTileBytes * tokens;
+        const uint8_t* block = tile + static_cast<size_t>(b) * kRoundedBytes * tokens;
         const auto* numbers = reinterpret_cast<const int8_t*>(block);
         const auto* scale = reinterpret_cast<const float*>(block + size_t{kBlock} * tokens);
         const float* scaled_sum = scale + tokens;
@@ -76,25 +74,64 @@ void multiply(const PackedGroup& group, const uint8_t* tile, int tokens, float* 
                     }
                 }
                 for (int row = 0; row < kGroupRows; ++row) {
-                    acc[t][row] = std::fma(static_cast<float>(sums[row]), factors[row] * scale[t], acc[t][row]);
+                    acc[t][row] = std::fma(static_cast<float>(sums[row]) * scale[t], factors[row], acc[t][row]);
                 }
             };
-            if constexpr (is_halves(format)) {
+            if constexpr (traits.halves) {
                 add(starts[2 * tokens + t], 0, kBlock / 2, scales);
                 add(starts[3 * tokens + t], kBlock / 2, kBlock, minimums);
                 continue;
             }
-            add(format == PackedFormat::nibbles_minimum ? 0 : starts[(is_nibbles(format) ? 0 : tokens) + t], 0, kBlock, scales);
-            if constexpr (has_minimum(format)) {
+            const int32_t eighth = starts[t];
+            add(traits.bits == 8 ? starts[tokens + t] : eighth * (traits.offset / 8), 0, kBlock, scales);
+            if constexpr (traits.minimums) {
                 for (int row = 0; row < kGroupRows; ++row) {
                     acc[t][row] = std::fma(minimums[row], scaled_sum[t], acc[t][row]);
                 }
             }
         }
     }
-    for (int t = 0; t < tokens; ++t) {
-        for (int row = 0; row < kGroupRows; ++row) {
-            out[t * stride + row] = acc[t][row];
+}
+
+template <PackedFormat format>
+void multiply_whole(const PackedGroup& group, const uint8_t* tile, int tokens, float (&acc)[kTileTokens][kGroupRows]) {
+    const auto* numbers = reinterpret_cast<const float*>(tile);
+    for (int k = 0; k < group.blocks; ++k, numbers += tokens) {
+        const uint8_t* weights = group.quants + static_cast<size_t>(k) * traits_of(format).block_bytes;
+        float w[kGroupRows];
+        if constexpr (format == PackedFormat::float16) {
+            widen(reinterpret_cast<const uint16_t*>(weights), w);
+        } else if constexpr (format == PackedFormat::bfloat16) {
+            for (int row = 0; row < kGroupRows; ++row) {
+                const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(weights)[row]) << 16;
+                std::memcpy(&w[row], &bits, sizeof(bits));
+            }
+        } else {
+            std::memcpy(w, weights, sizeof(w));
+        }
+        for (int t = 0; t < tokens; ++t) {
+            for (int row = 0; row < kGroupRows; ++row) {
+                acc[t][row] = std::fma(w[row], numbers[t], acc[t][row]);
+            }
+        }
+    }
+}
+
+template <PackedFormat format>
+void multiply(const PackedGroup& first, int groups, const uint8_t* tile, int tokens, float* out, size_t stride) {
+    constexpr FormatTraits traits = traits_of(format);
+    for (int g = 0; g < groups; ++g) {
+        const size_t block = static_cast<size_t>(g) * first.blocks;
+        const PackedGroup group{first.quants + block * traits.block_bytes, traits.scales ? first.scales + block * kGroupRows : nullptr,
+                                traits.minimums || traits.halves ? first.minimums + block * kGroupRows : nullptr, first.blocks};
+        float acc[kTileTokens][kGroupRows] = {};
+        if constexpr (traits.scales) {
+            multiply_rounded<format>(group, tile, tokens, acc);
+        } else {
+            multiply_whole<format>(group, tile, tokens, acc);
+        }
+        for (int t = 0; t < tokens; ++t) {
+            std::memcpy(out + t * stride + g * kGroupRows, acc[t], sizeof(acc[t]));
         }
     }
 }
@@ -103,8 +140,9 @@ void multiply(const PackedGroup& group, const uint8_t* tile, int tokens, float* 
 
 const Kernels kPortableKernels = {"portable",
                                   {multiply<PackedFormat::nibbles_centred>, multiply<PackedFormat::nibbles_minimum>,
-                                   multiply<PackedFormat::bytes>, multiply<PackedFormat::bytes_minimum>,
-                                   multiply<PackedFormat::bytes_halves>},
+                                   multiply<PackedFormat::fives_centred>, multiply<PackedFormat::fives_minimum>,
+                                   multiply<PackedFormat::sixes_halves>, multiply<PackedFormat::bytes>, multiply<PackedFormat::float16>,
+                                   multiply<PackedFormat::bfloat16>, multiply<PackedFormat::float32>},
                                   [] { return true; }};
 
 }  // namespace tokenloom

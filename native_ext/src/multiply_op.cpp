@@ -7,7 +7,8 @@ namespace tokenloom {
 
 namespace {
 
-constexpr int kChunkTiles = 4;        // of an item
+constexpr int kChunkTiles = 12;       // of an item
+constexpr int kGroupsTogether = 2;    // whose weights stay in the first-level cache for all tiles of an item
 constexpr int kMostChunkGroups = 8;   // their weights fit the second-level cache
 constexpr int kItemsPerThread = 16;
 constexpr int kItemNumbers = 4096;    // of an item of rounding, about 2 us
@@ -18,28 +19,28 @@ int chunks_of(int count, int size) { return (count + size - 1) / size; }
 // matrix's first row for token 0, `stride` the floats from one token to the next; `added` lies as `out` does, or is null.
 void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, int last, const uint8_t* tiles, int rows, int first_tile,
                    int last_tile, float* out, const float* added, size_t stride) {
-    for (int tile = first_tile; tile < last_tile; ++tile) {
-        const int row = tile_first_row(rows, tile);
-        const int tokens = tile_first_row(rows, tile + 1) - row;
-        const uint8_t* tile_data = tiles + activation_bytes(row, matrix.columns());
-        float* tile_out = out + static_cast<size_t>(row) * stride;
-        for (int g = first; g < last; ++g) {
-            const int64_t begin = int64_t{g} * kGroupRows;
-            if (begin + kGroupRows <= matrix.rows()) {
-                kernel(matrix.group(g), tile_data, tokens, tile_out + begin, stride);
+    for (int g = first; g < last; g += kGroupsTogether) {
+        const int groups = std::min(kGroupsTogether, last - g);
+        const int64_t begin = int64_t{g} * kGroupRows;
+        const int64_t count = std::min<int64_t>(int64_t{groups} * kGroupRows, matrix.rows() - begin);
+        for (int tile = first_tile; tile < last_tile; ++tile) {
+            const int row = tile_first_row(rows, tile);
+            const int tokens = tile_first_row(rows, tile + 1) - row;
+            const uint8_t* tile_data = tiles + activation_bytes(matrix.form(), row, matrix.columns());
+            const size_t at = static_cast<size_t>(row) * stride + static_cast<size_t>(begin);
+            if (count == int64_t{groups} * kGroupRows) {
+                kernel(matrix.group(g), groups, tile_data, tokens, out + at, stride);
             } else {
-                float whole[kTileTokens * kGroupRows];
-                kernel(matrix.group(g), tile_data, tokens, whole, kGroupRows);
+                float whole[kTileTokens * kGroupsTogether * kGroupRows];
+                kernel(matrix.group(g), groups, tile_data, tokens, whole, kGroupsTogether * kGroupRows);
                 for (int t = 0; t < tokens; ++t) {
-                    std::copy_n(whole + t * kGroupRows, matrix.rows() - begin, tile_out + t * stride + begin);
+                    std::copy_n(whole + t * kGroupsTogether * kGroupRows, count, out + at + t * stride);
                 }
             }
             if (added != nullptr) {
-                const int64_t count = std::min<int64_t>(kGroupRows, matrix.rows() - begin);
                 for (int t = 0; t < tokens; ++t) {
-                    const size_t at = static_cast<size_t>(row + t) * stride + static_cast<size_t>(begin);
                     for (int64_t i = 0; i < count; ++i) {
-                        out[at + i] += added[at + i];
+                        out[at + t * stride + i] += added[at + t * stride + i];
                     }
                 }
             }
@@ -49,20 +50,21 @@ void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, i
 
 }  // namespace
 
-ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x) {
-    return quantize(context, x, x->ne[0], nullptr, {&team_, ActivationSource::plain, 0.0f});
+ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x, ActivationForm form) {
+    return quantize(context, x, x->ne[0], nullptr, {&team_, ActivationSource::plain, form, 0.0f});
 }
 
-ggml_tensor* MultiplyOps::quantize_normed(ggml_context* context, ggml_tensor* x, ggml_tensor* weight, float epsilon) {
-    return quantize(context, x, x->ne[0], weight, {&team_, ActivationSource::normed, epsilon});
+ggml_tensor* MultiplyOps::quantize_normed(ggml_context* context, ggml_tensor* x, ActivationForm form, ggml_tensor* weight,
+                                          float epsilon) {
+    return quantize(context, x, x->ne[0], weight, {&team_, ActivationSource::normed, form, epsilon});
 }
 
-ggml_tensor* MultiplyOps::quantize_gated(ggml_context* context, ggml_tensor* x) {
-    return quantize(context, x, x->ne[0] / 2, nullptr, {&team_, ActivationSource::gated, 0.0f});
+ggml_tensor* MultiplyOps::quantize_gated(ggml_context* context, ggml_tensor* x, ActivationForm form) {
+    return quantize(context, x, x->ne[0] / 2, nullptr, {&team_, ActivationSource::gated, form, 0.0f});
 }
 
 ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x, int64_t columns, ggml_tensor* weight, Quantization how) {
-    const auto bytes = static_cast<int64_t>(activation_bytes(static_cast<int>(x->ne[1]), columns));
+    const auto bytes = static_cast<int64_t>(activation_bytes(how.form, static_cast<int>(x->ne[1]), columns));
     ggml_tensor* operands[] = {x, weight};
     return ggml_custom_4d(context, GGML_TYPE_I8, bytes, 1, 1, 1, operands, weight == nullptr ? 1 : 2, quantize_op, GGML_N_TASKS_MAX,
                           &quantizations_.emplace_back(how));
@@ -97,7 +99,7 @@ void MultiplyOps::quantize_op(ggml_tensor* out, int thread, int threads, void* q
     const auto rows = static_cast<int>(x->ne[1]);
     const int item_rows = std::max(1, static_cast<int>(kItemNumbers / source.columns));
     how.team->share(chunks_of(rows, item_rows), thread, threads, [&](int first, int last, int) {
-        quantize_rows(source, rows, first * item_rows, std::min(last * item_rows, rows), static_cast<uint8_t*>(out->data));
+        write_tiles(source, how.form, rows, first * item_rows, std::min(last * item_rows, rows), static_cast<uint8_t*>(out->data));
     });
 }
 

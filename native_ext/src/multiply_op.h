@@ -32,14 +32,16 @@ public:
         quantizations_.clear();
     }
 
-    // Activations for multiply(), which alone may read the results; columns are a multiple of 32 (ActivationSource has the
-    // formulas). x: float32 [columns, rows], of quantize_gated() [2 * columns, rows]; weight: float32 [columns].
-    ggml_tensor* quantize(ggml_context* context, ggml_tensor* x);
-    ggml_tensor* quantize_normed(ggml_context* context, ggml_tensor* x, ggml_tensor* weight, float epsilon);
-    ggml_tensor* quantize_gated(ggml_context* context, ggml_tensor* x);
+    // Activations for multiply(), which alone may read the results, in the form of the matrices they are for
+    // (ActivationSource has the formulas). x: float32 [columns, rows], of quantize_gated() [2 * columns, rows]; weight:
+    // float32 [columns].
+    ggml_tensor* quantize(ggml_context* context, ggml_tensor* x, ActivationForm form);
+    ggml_tensor* quantize_normed(ggml_context* context, ggml_tensor* x, ActivationForm form, ggml_tensor* weight, float epsilon);
+    ggml_tensor* quantize_gated(ggml_context* context, ggml_tensor* x, ActivationForm form);
 
-    // float32 [sum of the parts' rows, rows]: the products of the parts, one below the other, with quantized activations of
-    // `rows` rows. The parts have the same number of columns. `added`: a tensor of the result's shape to add, or null.
+    // float32 [sum of the parts' rows, rows]: the products of the parts, one below the other, with activations of `rows` rows in
+    // the parts' form. The parts have the same form and number of columns. `added`: a tensor of the result's shape to add, or
+    // null.
     ggml_tensor* multiply(ggml_context* context, std::vector<const PackedMatrix*> parts, ggml_tensor* quantized, int rows,
                           ggml_tensor* added = nullptr);
 
@@ -54,6 +56,7 @@ private:
     struct Quantization {
         ThreadTeam* team;
         ActivationSource::Kind kind;
+        ActivationForm form;
         float epsilon;
     };
 

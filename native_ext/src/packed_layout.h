@@ -1,27 +1,31 @@
 // The layouts that the multiplication kernels read: weights in groups of rows, activations in tiles of tokens.
 //
 // Weights. A group is 16 rows; a block is 32 numbers along k, cut into eight k-groups of four. One 64-byte vector holds a
-// k-group of all 16 rows, four bytes a row.
-//   nibbles: 256 bytes a block. Byte i*64 + row*4 + n holds number 4*i + n in its low four bits and number 4*(i+4) + n in
-//            its high four, both unsigned.
-//   bytes:   512 bytes a block. Byte j*64 + row*4 + n holds number 4*j + n, stored unsigned: q xor 0x80 of the signed q.
-//   halves:  512 bytes a block, placed like bytes, unsigned: q + 32 of a q from -32 to 31. The first 16 numbers of a block have
-//            one scale, the other 16 another, which takes the place of the minimum.
-// Scales, and minimums where the format has them, are float16 [groups][blocks][16] in streams of their own. Rows beyond
-// the matrix's last are zero.
+// k-group of all 16 rows, four bytes a row: byte row*4 + n is number 4*j + n of k-group j. Rounded numbers are stored
+// unsigned, an offset added (kFormats), and a block of a group is
+//   of 4 bits: four vectors, the i-th with k-group 2*i in the low four bits of its bytes and 2*i + 1 in the high four;
+//   of 5 bits: the same of the low four bits, and a vector whose bit j is the fifth of k-group j;
+//   of 6 bits: the same, and two vectors of the upper two bits: k-group j's at bits 2*(j%4) of vector j/4;
+//   of 8 bits: eight vectors, one a k-group.
+// Scales, and minimums where the format has them, are float16 [groups][blocks][16] in streams of their own. In "halves" the
+// first 16 numbers of a block have one scale, the other 16 another, which takes the place of the minimum.
+// Floating-point numbers lie as [k][16 rows], in no blocks. Rows beyond the matrix's last are zero.
 //
-// Activations. Each block of 32 of a token's numbers is rounded to int8 in -127 .. 127 with a float32 scale. A tile holds up
-// to 16 tokens (T), and for each block, 56 * T bytes:
-//   int8 [8 k-groups][T][4], float scale [T], float scale * sum [T],
-//   int32 -8 * sum [T], int32 -128 * sum [T], int32 -32 * first sum [T], int32 -32 * second sum [T],
-// where sum is that of the block's int8 numbers, first and second sum those of its halves, exact. The integers are what a
-// sum of products starts from, so that weights stored unsigned count as signed.
+// Activations. A tile holds T tokens, up to kTileTokens.
+//   rounded: int8 in -127 .. 127 with a float32 scale for each block of a token. A block is
+//     int8 [8 k-groups][T][4], float scale [T], float scale * sum [T],
+//     int32 -8 * sum [T], int32 -128 * sum [T], int32 -32 * first sum [T], int32 -32 * second sum [T],
+//   where sum is that of the block's int8 numbers, first and second sum those of its halves, exact. The integers are what a
+//   sum of products starts from, so that weights stored unsigned count as signed.
+//   whole: float32 [k][T], in no blocks.
 //
-// The number that every kernel computes for a row and a token, over the blocks b in ascending order from acc = 0:
-//   acc = fma(float(start + sum of w * a), scale_w * scale_a, acc)
-//   acc = fma(minimum_w, scale_a * sum_a, acc)                        where the format has minimums
-// and for halves the first line once for each.
-// The inner sum is one of integers and exact, so neither the instruction set nor the number of tokens changes a bit.
+// The number that every kernel computes for a row and a token, over the blocks b (or all k) in ascending order from acc = 0:
+//   rounded: acc = fma(float(start + sum of w * a) * scale_a, scale_w, acc)
+//            acc = fma(minimum_w, scale_a * sum_a, acc)              where the format has minimums
+//            and for halves the first line once for each
+//   whole:   acc = fma(w, a, acc)
+// The sum of a rounded block is one of integers and exact, so neither the instruction set nor the number of tokens changes
+// a bit.
 // Plain data and no functions: included where the instruction set differs.
 
 #pragma once
@@ -33,24 +37,43 @@ namespace tokenloom {
 
 constexpr int kGroupRows = 16;
 constexpr int kBlock = 32;
-constexpr int kTileTokens = 16;
-constexpr int kTileBytes = 56;  // of a block, for each token
+constexpr int kTileTokens = 6;
+constexpr int kRoundedBytes = 56;  // of a block of rounded activations, for each token
 
 enum class PackedFormat {
-    nibbles_centred,  // nibble - 8, times scale
-    nibbles_minimum,  // nibble times scale, plus minimum
-    bytes,            // signed byte times scale
-    bytes_minimum,    // signed byte times scale, plus minimum
-    bytes_halves,     // number from -32 to 31 times its half's scale
+    nibbles_centred,
+    nibbles_minimum,
+    fives_centred,
+    fives_minimum,
+    sixes_halves,
+    bytes,
+    float16,
+    bfloat16,
+    float32,
 };
-constexpr int kPackedFormats = 5;
+constexpr int kPackedFormats = 9;
 
-// One group of rows.
+struct FormatTraits {
+    int bits;         // of a number
+    int block_bytes;  // of a group, without scales; of floating-point formats [16 rows]
+    int offset;       // a number is stored + offset
+    bool scales;
+    bool minimums;
+    bool halves;
+};
+
+constexpr FormatTraits kFormats[kPackedFormats] = {
+    {4, 256, 8, true, false, false},   {4, 256, 0, true, true, false},    {5, 320, 16, true, false, false},
+    {5, 320, 0, true, true, false},    {6, 384, 32, true, false, true},   {8, 512, 128, true, false, false},
+    {16, 32, 0, false, false, false},  {16, 32, 0, false, false, false},  {32, 64, 0, false, false, false},
+};
+
+// Groups of rows, one behind the other in each stream.
 struct PackedGroup {
     const uint8_t* quants;
-    const uint16_t* scales;
+    const uint16_t* scales;    // null where the format has none
     const uint16_t* minimums;  // or the second halves' scales; null where the format has neither
-    int blocks;
+    int blocks;  // or numbers along k where there are no blocks
 };
 
 }  // namespace tokenloom

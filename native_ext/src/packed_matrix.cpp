@@ -1,5 +1,6 @@
 #include "packed_matrix.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <optional>
@@ -15,22 +16,60 @@ std::optional<PackedFormat> format_of(ggml_type type) {
         case GGML_TYPE_Q4_0: return PackedFormat::nibbles_centred;
         case GGML_TYPE_Q4_1: return PackedFormat::nibbles_minimum;
         case GGML_TYPE_Q4_K: return PackedFormat::nibbles_minimum;
-        case GGML_TYPE_Q5_0: return PackedFormat::bytes;
+        case GGML_TYPE_Q5_0: return PackedFormat::fives_centred;
+        case GGML_TYPE_Q5_1: return PackedFormat::fives_minimum;
+        case GGML_TYPE_Q5_K: return PackedFormat::fives_minimum;
+        case GGML_TYPE_Q6_K: return PackedFormat::sixes_halves;
         case GGML_TYPE_Q8_0: return PackedFormat::bytes;
-        case GGML_TYPE_Q5_1: return PackedFormat::bytes_minimum;
-        case GGML_TYPE_Q5_K: return PackedFormat::bytes_minimum;
-        case GGML_TYPE_Q6_K: return PackedFormat::bytes_halves;
+        case GGML_TYPE_F16: return PackedFormat::float16;
+        case GGML_TYPE_BF16: return PackedFormat::bfloat16;
+        case GGML_TYPE_F32: return PackedFormat::float32;
         default: return std::nullopt;
     }
 }
 
-// What is added to a number to store it unsigned.
-int offset_of(PackedFormat format) {
-    switch (format) {
-        case PackedFormat::nibbles_centred: return 8;
-        case PackedFormat::nibbles_minimum: return 0;
-        case PackedFormat::bytes_halves: return 32;
-        default: return 128;
+int64_t groups_of(int64_t rows) { return (rows + kGroupRows - 1) / kGroupRows; }
+
+// A row's numbers to its place in a block of a group, whose first byte of the row is `quants`.
+void store_block(const uint8_t (&stored)[kBlock], int bits, uint8_t* quants) {
+    uint8_t vectors[8][4] = {};
+    for (int n = 0; n < 4; ++n) {
+        for (int j = 0; j < 8; ++j) {  // k-groups
+            const int q = stored[4 * j + n];
+            const auto put = [&](int vector, int value) { vectors[vector][n] = static_cast<uint8_t>(vectors[vector][n] | value); };
+            if (bits == 8) {
+                put(j, q);
+                continue;
+            }
+            put(j / 2, (q & 15) << (j % 2 * 4));
+            if (bits == 5) {
+                put(4, (q >> 4) << j);
+            } else if (bits == 6) {
+                put(4 + j / 4, (q >> 4) << (j % 4 * 2));
+            }
+        }
+    }
+    for (int vector = 0; vector < bits; ++vector) {  // as many as there are bits
+        std::memcpy(quants + 64 * vector, vectors[vector], 4);
+    }
+}
+
+// The reverse.
+void read_stored(const uint8_t* quants, int bits, uint8_t (&stored)[kBlock]) {
+    for (int k = 0; k < kBlock; ++k) {
+        const int j = k / 4;
+        const int n = k % 4;
+        if (bits == 8) {
+            stored[k] = quants[64 * j + n];
+            continue;
+        }
+        int q = quants[64 * (j / 2) + n] >> (j % 2 * 4) & 15;
+        if (bits == 5) {
+            q |= (quants[256 + n] >> j & 1) << 4;
+        } else if (bits == 6) {
+            q |= (quants[256 + 64 * (j / 4) + n] >> (j % 4 * 2) & 3) << 4;
+        }
+        stored[k] = static_cast<uint8_t>(q);
     }
 }
 
@@ -41,11 +80,10 @@ bool PackedMatrix::can_pack(ggml_type type) {
 }
 
 size_t PackedMatrix::bytes_of(ggml_type type, int64_t rows, int64_t columns) {
-    const PackedFormat format = *format_of(type);
-    const bool nibbles = format == PackedFormat::nibbles_centred || format == PackedFormat::nibbles_minimum;
-    const bool second = format != PackedFormat::nibbles_centred && format != PackedFormat::bytes;
-    const size_t block = (nibbles ? 256 : 512) + (second ? 2 : 1) * kGroupRows * sizeof(ggml_fp16_t);
-    return static_cast<size_t>((rows + kGroupRows - 1) / kGroupRows) * static_cast<size_t>(columns / kBlock) * block;
+    const FormatTraits& traits = kFormats[static_cast<int>(*format_of(type))];
+    const size_t blocks = static_cast<size_t>(groups_of(rows)) * static_cast<size_t>(traits.scales ? columns / kBlock : columns);
+    const size_t streams = traits.minimums || traits.halves ? 2 : traits.scales ? 1 : 0;
+    return blocks * (traits.block_bytes + streams * kGroupRows * sizeof(ggml_fp16_t));
 }
 
 PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, int64_t columns)
@@ -53,13 +91,19 @@ PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, in
       format_(*format_of(type)),
       rows_(rows),
       columns_(columns),
-      groups_(static_cast<int>((rows + kGroupRows - 1) / kGroupRows)),
-      quant_bytes_(static_cast<size_t>(groups_) * blocks() * block_bytes()),
+      groups_(static_cast<int>(groups_of(rows))),
+      quant_bytes_(static_cast<size_t>(groups_) * blocks() * traits().block_bytes),
       scale_bytes_(static_cast<size_t>(groups_) * blocks() * kGroupRows * sizeof(ggml_fp16_t)),
       storage_(static_cast<uint8_t*>(::operator new(bytes(), std::align_val_t{64}))) {
+    if (!traits().scales) {
+        for (int g = 0; g < groups_; ++g) {
+            pack_whole(data, g);
+        }
+        return;
+    }
     if (rows % kGroupRows != 0) {  // rows that nothing fills
         const size_t last = static_cast<size_t>(groups_ - 1) * blocks();
-        std::memset(storage_.get() + last * block_bytes(), 0, blocks() * block_bytes());
+        std::memset(storage_.get() + last * traits().block_bytes, 0, static_cast<size_t>(blocks()) * traits().block_bytes);
         std::memset(storage_.get() + quant_bytes_, 0, bytes() - quant_bytes_);
     }
     const size_t row_bytes = ggml_row_size(type, columns);
@@ -68,59 +112,83 @@ PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, in
     }
 }
 
+// Of a group; the other stream begins scale_bytes_ behind.
+uint16_t* PackedMatrix::scales(int group) const {
+    return reinterpret_cast<uint16_t*>(storage_.get() + quant_bytes_) + static_cast<size_t>(group) * blocks() * kGroupRows;
+}
+
 PackedGroup PackedMatrix::group(int index) const {
-    const size_t first = static_cast<size_t>(index) * blocks();
-    const auto* scales = reinterpret_cast<const uint16_t*>(storage_.get() + quant_bytes_);
-    const auto* minimums = reinterpret_cast<const uint16_t*>(storage_.get() + quant_bytes_ + scale_bytes_);
-    return {storage_.get() + first * block_bytes(), scales + first * kGroupRows,
-            has_second() ? minimums + first * kGroupRows : nullptr, blocks()};
+    const uint8_t* quants = storage_.get() + static_cast<size_t>(index) * blocks() * traits().block_bytes;
+    if (!traits().scales) {
+        return {quants, nullptr, nullptr, blocks()};
+    }
+    return {quants, scales(index), has_second() ? scales(index) + scale_bytes_ / sizeof(uint16_t) : nullptr, blocks()};
 }
 
 void PackedMatrix::read_row(int64_t row, float* out) const {
     const auto lane = static_cast<size_t>(row % kGroupRows);
     const PackedGroup g = group(static_cast<int>(row / kGroupRows));
-    const int offset = offset_of(format_);
+    if (!traits().scales) {
+        const size_t size = traits().bits / 8;
+        const uint8_t* number = g.quants + lane * size;
+        for (int64_t k = 0; k < columns_; ++k, number += kGroupRows * size) {
+            if (format_ == PackedFormat::float32) {
+                std::memcpy(out + k, number, sizeof(float));
+            } else if (format_ == PackedFormat::float16) {
+                out[k] = ggml_fp16_to_fp32(*reinterpret_cast<const ggml_fp16_t*>(number));
+            } else {
+                out[k] = ggml_bf16_to_fp32(*reinterpret_cast<const ggml_bf16_t*>(number));
+            }
+        }
+        return;
+    }
     const uint8_t* quants = g.quants + 4 * lane;
-    for (int b = 0; b < blocks(); ++b, quants += block_bytes()) {
+    for (int b = 0; b < blocks(); ++b, quants += traits().block_bytes) {
         const size_t at = static_cast<size_t>(b) * kGroupRows + lane;
         const float scale = ggml_fp16_to_fp32(g.scales[at]);
         const float second = has_second() ? ggml_fp16_to_fp32(g.minimums[at]) : 0.0f;
-        const bool halves = format_ == PackedFormat::bytes_halves;
+        uint8_t stored[kBlock];
+        read_stored(quants, traits().bits, stored);
         for (int k = 0; k < kBlock; ++k) {
-            const int half = is_nibbles() ? k % 16 : k;
-            const int byte = quants[half / 4 * 64 + half % 4];
-            const int q = (is_nibbles() ? (k < 16 ? byte & 15 : byte >> 4) : byte) - offset;
-            *out++ = (halves && k >= 16 ? second : scale) * static_cast<float>(q) + (halves ? 0.0f : second);
+            const auto q = static_cast<float>(stored[k] - traits().offset);
+            *out++ = traits().halves ? (k < kBlock / 2 ? scale : second) * q : scale * q + second;
         }
     }
 }
 
 void PackedMatrix::pack_row(const uint8_t* source, int64_t row) {
     const int lane = static_cast<int>(row % kGroupRows);
-    const size_t first = static_cast<size_t>(row / kGroupRows) * blocks();
-    uint8_t* quants = storage_.get() + first * block_bytes() + 4 * lane;
-    auto* scales = reinterpret_cast<ggml_fp16_t*>(storage_.get() + quant_bytes_) + first * kGroupRows + lane;
-    auto* minimums = reinterpret_cast<ggml_fp16_t*>(storage_.get() + quant_bytes_ + scale_bytes_) + first * kGroupRows + lane;
-    const int offset = offset_of(format_);
+    const int group = static_cast<int>(row / kGroupRows);
+    uint8_t* quants = storage_.get() + static_cast<size_t>(group) * blocks() * traits().block_bytes + 4 * lane;
+    uint16_t* first = scales(group) + lane;
+    uint16_t* second = first + scale_bytes_ / sizeof(uint16_t);
     WeightBlock block;
-    for (int b = 0; b < blocks(); ++b, quants += block_bytes()) {
+    for (int b = 0; b < blocks(); ++b, quants += traits().block_bytes) {
         read_block(type_, source, b, block);
         uint8_t stored[kBlock];
         for (int k = 0; k < kBlock; ++k) {
-            stored[k] = static_cast<uint8_t>(block.quants[k] + offset);
+            stored[k] = static_cast<uint8_t>(block.quants[k] + traits().offset);
         }
-        if (is_nibbles()) {
-            for (int k = 0; k < kBlock / 2; ++k) {
-                stored[k] = static_cast<uint8_t>(stored[k] | stored[k + kBlock / 2] << 4);
-            }
-        }
-        for (size_t j = 0; j < block_bytes() / 64; ++j) {
-            std::memcpy(quants + j * 64, stored + 4 * j, 4);
-        }
-        scales[static_cast<size_t>(b) * kGroupRows] = block.scale;
+        store_block(stored, traits().bits, quants);
+        first[static_cast<size_t>(b) * kGroupRows] = block.scale;
         if (has_second()) {
-            minimums[static_cast<size_t>(b) * kGroupRows] = block.second;
+            second[static_cast<size_t>(b) * kGroupRows] = block.second;
         }
+    }
+}
+
+void PackedMatrix::pack_whole(const uint8_t* data, int group) {
+    const size_t size = traits().bits / 8;
+    const size_t row_bytes = static_cast<size_t>(columns_) * size;
+    const int64_t first = int64_t{group} * kGroupRows;
+    const auto lanes = static_cast<int>(std::min<int64_t>(kGroupRows, rows_ - first));
+    const uint8_t* source = data + static_cast<size_t>(first) * row_bytes;
+    uint8_t* out = storage_.get() + static_cast<size_t>(group) * blocks() * traits().block_bytes;
+    for (int64_t k = 0; k < columns_; ++k, source += size, out += kGroupRows * size) {
+        for (int lane = 0; lane < lanes; ++lane) {
+            std::memcpy(out + lane * size, source + lane * row_bytes, size);
+        }
+        std::memset(out + lanes * size, 0, (kGroupRows - lanes) * size);
     }
 }
 

@@ -1,10 +1,9 @@
 // A weight matrix in the layout of the multiplication kernels (packed_layout.h), made once from a GGUF tensor's bytes.
 //
-// Which types can be packed, and how exactly:
-//   Q4_0, Q4_1, Q8_0       the same numbers, no rounding
-//   Q5_0, Q5_1             the same numbers, in bytes (34 or 36 bytes a block in place of 22 or 24)
-//   Q4_K, Q5_K, Q6_K       the same quants; the products of scales are rounded to float16 (20, 36 and 36 bytes a block for
-//                          18, 22 and 26)
+// Which types can be packed, how exactly, and in how many bytes (a block of 32 numbers, the file's in brackets):
+//   Q4_0 18 (18), Q4_1 20 (20), Q5_0 22 (22), Q5_1 24 (24), Q8_0 34 (34)    the same numbers, no rounding
+//   Q4_K 20 (18), Q5_K 24 (22), Q6_K 28 (26.25)    the same quants; the products of scales are rounded to float16
+//   F16, BF16, F32    the same numbers
 
 #pragma once
 
@@ -14,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "activations.h"
 #include "packed_layout.h"
 
 namespace tokenloom {
@@ -29,25 +29,28 @@ public:
     PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, int64_t columns);
 
     PackedFormat format() const { return format_; }
+    // How activations must be to be multiplied with it.
+    ActivationForm form() const { return traits().scales ? ActivationForm::rounded : ActivationForm::whole; }
     int64_t rows() const { return rows_; }
     int64_t columns() const { return columns_; }
     int groups() const { return groups_; }
-    int blocks() const { return static_cast<int>(columns_ / kBlock); }  // of a row
     PackedGroup group(int index) const;
     // float32 [columns]; 0 <= row < rows.
     void read_row(int64_t row, float* out) const;
-    size_t bytes() const { return quant_bytes_ + (has_second() ? 2 : 1) * scale_bytes_; }
+    size_t bytes() const { return bytes_of(type_, rows_, columns_); }
 
 private:
     struct Free {
         void operator()(uint8_t* bytes) const { ::operator delete(bytes, std::align_val_t{64}); }
     };
 
+    const FormatTraits& traits() const { return kFormats[static_cast<int>(format_)]; }
     // A minimum, or another scale.
-    bool has_second() const { return format_ != PackedFormat::nibbles_centred && format_ != PackedFormat::bytes; }
-    bool is_nibbles() const { return format_ == PackedFormat::nibbles_centred || format_ == PackedFormat::nibbles_minimum; }
-    size_t block_bytes() const { return is_nibbles() ? 256 : 512; }  // of a group
+    bool has_second() const { return traits().minimums || traits().halves; }
+    int blocks() const { return static_cast<int>(traits().scales ? columns_ / kBlock : columns_); }  // of a row
+    uint16_t* scales(int group) const;
     void pack_row(const uint8_t* source, int64_t row);
+    void pack_whole(const uint8_t* data, int group);
 
     ggml_type type_;
     PackedFormat format_;
@@ -55,7 +58,7 @@ private:
     int64_t columns_;
     int groups_;
     size_t quant_bytes_;
-    size_t scale_bytes_;
+    size_t scale_bytes_;  // of each stream
     std::unique_ptr<uint8_t, Free> storage_;  // quants, scales, minimums
 };
 

@@ -1,0 +1,129 @@
+#include "kernel_check.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "activations.h"
+
+namespace tokenloom {
+
+namespace {
+
+constexpr int kGroups = 3;  // two at a time, and one
+constexpr int kBlocks = 2;
+constexpr int kColumns = kBlocks * kBlock;
+constexpr unsigned kSeconds = 10;  // a child takes milliseconds
+
+// Numbers that differ, the same each time.
+class Numbers {
+public:
+    uint32_t next() { return state_ = state_ * 1664525u + 1013904223u; }
+    uint8_t byte() { return static_cast<uint8_t>(next() >> 24); }
+    float real() { return static_cast<float>(static_cast<int32_t>(next())) * 0x1p-31f; }
+
+private:
+    uint32_t state_ = 1;
+};
+
+// Memory for the check, all of it taken before the child begins: another thread might hold the allocator's lock then.
+struct Workspace {
+    alignas(64) uint8_t quants[kGroups * kColumns * kGroupRows * sizeof(float)];
+    uint16_t scales[2][kGroups * kBlocks * kGroupRows];
+    std::vector<uint8_t> tiles[2][kTileTokens + 1];  // of either form, by tokens
+    float expected[kTileTokens * kGroups * kGroupRows];
+    float got[kTileTokens * kGroups * kGroupRows];
+
+    Workspace() {
+        Numbers numbers;
+        for (auto& stream : scales) {
+            for (uint16_t& scale : stream) {
+                scale = static_cast<uint16_t>(0x2000 | (numbers.next() >> 16 & 0x8fff));  // +-2^-7 to 2^-4
+            }
+        }
+        float x[kTileTokens * kColumns];
+        for (float& number : x) {
+            number = numbers.real();
+        }
+        const ActivationSource source{ActivationSource::plain, x, kColumns, kColumns};
+        for (const ActivationForm form : {ActivationForm::rounded, ActivationForm::whole}) {
+            for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
+                std::vector<uint8_t>& tile = tiles[static_cast<int>(form)][tokens];
+                tile.resize(activation_bytes(form, tokens, kColumns));
+                write_tiles(source, form, tokens, 0, tokens, tile.data());
+            }
+        }
+    }
+
+    // Any bits will do for integers; floating-point ones must be finite.
+    void fill_quants(PackedFormat format) {
+        Numbers numbers;
+        for (size_t i = 0; i < sizeof(quants); i += 4) {
+            for (size_t n = 0; n < 4; ++n) {
+                quants[i + n] = numbers.byte();
+            }
+            const float real = numbers.real();
+            if (format == PackedFormat::float32) {
+                std::memcpy(quants + i, &real, sizeof(real));
+            } else if (format == PackedFormat::float16 || format == PackedFormat::bfloat16) {
+                quants[i + 1] &= 0xbf;
+                quants[i + 3] &= 0xbf;
+            }
+        }
+    }
+};
+
+bool same_bits(const Kernels& kernels, Workspace& space) {
+    for (int f = 0; f < kPackedFormats; ++f) {
+        space.fill_quants(static_cast<PackedFormat>(f));
+        const bool rounded = kFormats[f].scales;
+        const PackedGroup group{space.quants, space.scales[0], space.scales[1], rounded ? kBlocks : kColumns};
+        for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
+            const uint8_t* tile = space.tiles[rounded ? 0 : 1][tokens].data();
+            constexpr size_t stride = kGroups * kGroupRows;
+            kPortableKernels.multiply[f](group, kGroups, tile, tokens, space.expected, stride);
+            kernels.multiply[f](group, kGroups, tile, tokens, space.got, stride);
+            if (std::memcmp(space.expected, space.got, tokens * stride * sizeof(float)) != 0) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+}  // namespace
+
+bool check_kernels(const Kernels& kernels) {
+    const auto space = std::make_unique<Workspace>();
+    const pid_t child = fork();
+    if (child == 0) {
+        for (const int fault : {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGALRM}) {
+            signal(fault, SIG_DFL);  // no handler of the parent's: the child's death is the answer
+        }
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, nullptr);
+        alarm(kSeconds);
+        _exit(same_bits(kernels, *space) ? 0 : 1);
+    }
+    if (child < 0) {
+        return true;
+    }
+    int status = 0;
+    pid_t ended;
+    do {
+        ended = waitpid(child, &status, 0);
+    } while (ended < 0 && errno == EINTR);
+    if (ended < 0) {  // somebody else waits for this process's children: then without a guard
+        return same_bits(kernels, *space);
+    }
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace tokenloom
