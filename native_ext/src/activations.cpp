@@ -130,6 +130,18 @@ void gate_block(const float* gate, const float* up, int count, float* out) {
     }
 }
 
+// To nearest, ties to even.
+float to_11_bits(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    if ((bits & 0x7f800000u) == 0x7f800000u) {
+        return x;
+    }
+    bits = (bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu;
+    std::memcpy(&x, &bits, sizeof(bits));
+    return x;
+}
+
 void write_row(const ActivationSource& source, ActivationForm form, const float* row, uint8_t* tile, int tokens, int token) {
     const float factor = source.kind == ActivationSource::normed ? inverse_norm(row, source.columns, source.epsilon) : 1.0f;
     for (int64_t at = 0; at < source.columns; at += kBlock) {
@@ -155,7 +167,7 @@ void write_row(const ActivationSource& source, ActivationForm form, const float*
         } else {
             auto* out = reinterpret_cast<float*>(tile) + static_cast<size_t>(at) * tokens + token;
             for (int i = 0; i < count; ++i) {
-                out[static_cast<size_t>(i) * tokens] = numbers[i];
+                out[static_cast<size_t>(i) * tokens] = form == ActivationForm::shortened ? to_11_bits(numbers[i]) : numbers[i];
             }
         }
     }

@@ -16,7 +16,9 @@
 
 namespace tokenloom {
 
-enum class ActivationForm { rounded, whole };
+// How tiles hold numbers: rounded to int8; as they are; or so rounded to the 11 bits that float16 has, as llama.cpp does before
+// it multiplies with float16 weights, but with the range of float32.
+enum class ActivationForm { rounded, whole, shortened };
 
 // `rows` tokens are cut into tiles as even as they can be, which follow each other without gaps.
 inline int tile_count(int rows) { return (rows + kTileTokens - 1) / kTileTokens; }

@@ -17,13 +17,13 @@
 //     int32 -8 * sum [T], int32 -128 * sum [T], int32 -32 * first sum [T], int32 -32 * second sum [T],
 //   where sum is that of the block's int8 numbers, first and second sum those of its halves, exact. The integers are what a
 //   sum of products starts from, so that weights stored unsigned count as signed.
-//   whole: float32 [k][T], in no blocks.
+//   whole or shortened: float32 [k][T], in no blocks.
 //
 // The number that every kernel computes for a row and a token, over the blocks b (or all k) in ascending order from acc = 0:
 //   rounded: acc = fma(float(start + sum of w * a) * scale_a, scale_w, acc)
 //            acc = fma(minimum_w, scale_a * sum_a, acc)              where the format has minimums
 //            and for halves the first line once for each
-//   whole:   acc = fma(w, a, acc)
+//   else:    acc = fma(w, a, acc)
 // The sum of a rounded block is one of integers and exact, so neither the instruction set nor the number of tokens changes
 // a bit.
 // Plain data and no functions: included where the instruction set differs.

@@ -30,7 +30,11 @@ public:
 
     PackedFormat format() const { return format_; }
     // How activations must be to be multiplied with it.
-    ActivationForm form() const { return traits().scales ? ActivationForm::rounded : ActivationForm::whole; }
+    ActivationForm form() const {
+        return traits().scales ? ActivationForm::rounded
+               : format_ == PackedFormat::float16 ? ActivationForm::shortened
+                                                  : ActivationForm::whole;
+    }
     int64_t rows() const { return rows_; }
     int64_t columns() const { return columns_; }
     int groups() const { return groups_; }

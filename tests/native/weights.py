@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-#: Types that our own kernels multiply, with activations as they are.
+#: Types that our own kernels multiply without rounding activations to int8.
 WHOLE = ["F16", "BF16", "F32"]
 #: All of them.
 PACKED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", *WHOLE]
