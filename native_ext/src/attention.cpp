@@ -139,7 +139,8 @@ std::span<const AttentionKernels* const> all_attention_kernels() {
 }
 
 const AttentionKernels& attention_kernels_of(const Kernels* kernels) {
-    const std::string_view name = kernels == nullptr ? "" : kernels->name;
+    const std::string_view multiplying = kernels == nullptr ? "" : kernels->name;
+    const std::string_view name = multiplying == "avxvnni" ? "avx2" : multiplying;  // which has no more for attention
     const AttentionKernels* best = &kPortableAttention;
     for (const AttentionKernels* candidate : all_attention_kernels()) {
         if (candidate->usable()) {
