@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peer import peak_memory, status_bytes
-
 from tokenloom.producer import Client, Session
 from tokenloom.schemas import FinishedEvent, TokensEvent
 from valkey_server import ValkeyServer
@@ -55,7 +54,7 @@ class Ours:
         From the first job's enqueuing to the last event's arrival. Opening and closing the sessions is not counted,
         and no cells are left to share with the next run.
         """
-        sessions = self._open(len(prompts))
+        sessions = self.open(len(prompts))
         waiting = {session.id for session in sessions}
         tokens = 0
         follower = self.client.follow(sessions, from_id="0")
@@ -109,7 +108,7 @@ class Ours:
         self.server.close()
         self._folder.cleanup()
 
-    def _open(self, many: int) -> list[Session]:
+    def open(self, many: int) -> list[Session]:
         self._round += 1
         opening = [self.client.open(f"r{self._round}-{number}", seed=1, wait=False) for number in range(many)]
         return [pending.result(60) for pending in opening]
