@@ -132,6 +132,17 @@ def attend(
     threads: int = 1,
     repeat: int = 1,
 ) -> tuple[Any, list[float]]: ...
+def rope(
+    x: Any,
+    positions: Sequence[int],
+    dimensions: int,
+    original_context: int = 2048,
+    freq_base: float = 10000.0,
+    freq_scale: float = 1.0,
+    ext_factor: float = 0.0,
+    attn_factor: float = 1.0,
+    factors: Sequence[float] = (),
+) -> tuple[Any, Any]: ...
 def attention_reads(
     runs: Sequence[Run], heads: int, kv_heads: int, head_size: int, threads: int
 ) -> tuple[list[tuple[int, int, list[int]]], int, int]: ...

@@ -11,6 +11,7 @@
 
 #include "kernel_table.h"
 #include "power_of_two.h"
+#include "rope.h"
 
 namespace tokenloom {
 
@@ -66,16 +67,17 @@ void finish(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_h
     }
 }
 
-// The tile's queries of the group, scaled.
+// The tile's queries of the group, turned and scaled.
 void load_queries(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head, float* to) {
-    const int width = work.shape.group() * work.shape.head_size;
+    const int head_size = work.shape.head_size;
+    const int width = work.shape.group() * head_size;
     // Scores are exponents of 2.
     const float scale = 1.44269504f / std::sqrt(static_cast<float>(work.shape.head_size));
     for (int i = 0; i < tile.rows; ++i, to += width) {
         const auto row = static_cast<size_t>(work.plan.rows[static_cast<size_t>(tile.first_row + i)].row);
         const float* from = work.query + row * work.query_stride + static_cast<size_t>(kv_head) * width;
-        for (int d = 0; d < width; ++d) {
-            to[d] = from[d] * scale;
+        for (int d = 0; d < width; d += head_size) {
+            Rope::turn(from + d, head_size, work.angles + row * 2 * work.turned, work.turned, scale, to + d);
         }
     }
 }

@@ -45,8 +45,10 @@ struct AttentionWork {
     std::span<const Run> runs;
     const KvPool& pool;
     int layer;
-    const float* query;      // float32 [rows of the batch][heads * head_size], a row every query_stride floats
+    const float* query;      // float32 [rows of the batch][heads * head_size], a row every query_stride floats; not yet turned
     size_t query_stride;
+    const float* angles;     // float32 [rows of the batch][2 * turned] (rope.h)
+    int turned;              // dimensions of a head
     float* output;           // float32 [rows of the batch][heads * head_size]
     float* stored;           // plan.stored_floats
 };

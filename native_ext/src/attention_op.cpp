@@ -9,8 +9,9 @@ namespace {
 constexpr int kStoreRows = 8;  // of an item
 }
 
-AttentionOps::AttentionOps(const HParams& hparams, KvPool& pool, const Kernels* kernels, ThreadTeam& team)
+AttentionOps::AttentionOps(const HParams& hparams, const ggml_tensor* rope_factors, KvPool& pool, const Kernels* kernels, ThreadTeam& team)
     : shape_{hparams.heads, hparams.kv_heads, hparams.head_size},
+      rope_(hparams.rope, rope_factors == nullptr ? nullptr : static_cast<const float*>(rope_factors->data)),
       pool_(pool),
       kernels_(attention_kernels_of(kernels)),
       team_(team) {
@@ -26,6 +27,13 @@ void AttentionOps::prepare(const FlatBatch& batch) {
     batch_ = &batch;
     plan_ = plan_attention(batch.runs, shape_, team_.threads());
     stored_.resize(plan_.stored_floats);  // not in the op: nothing may be thrown there
+    const size_t floats = static_cast<size_t>(rope_.angle_floats());
+    angles_.resize(batch.slots.size() * floats);
+    team_.run(static_cast<int>(batch.slots.size()), [&](int first, int last, int) {
+        for (int row = first; row < last; ++row) {
+            rope_.angles(batch.slots[static_cast<size_t>(row)].position, angles_.data() + static_cast<size_t>(row) * floats);
+        }
+    });
     const size_t counters = plan_.tiles.size() * shape_.kv_heads;
     if (unfinished_size_ < counters) {
         unfinished_ = std::make_unique<std::atomic<int>[]>(counters);
@@ -52,18 +60,21 @@ void AttentionOps::store_op(ggml_tensor* out, int thread, int threads, void* op)
     const auto& self = *static_cast<const LayerOp*>(op);
     AttentionOps& owner = *self.owner;
     const auto row_of = [](const ggml_tensor* t, size_t row) {
-        return reinterpret_cast<const float*>(static_cast<const uint8_t*>(t->data) + row * t->nb[2]);
+        return reinterpret_cast<const float*>(static_cast<const uint8_t*>(t->data) + row * t->nb[1]);
     };
     const std::span<const Slot> slots = owner.batch_->slots;
     const AttentionShape& shape = owner.shape_;
     const auto rows = static_cast<int>(slots.size());
     // Neighbouring positions' keys share cache lines: each thread takes stretches of rows.
-    owner.team_.share((rows + kStoreRows - 1) / kStoreRows, thread, threads, [&](int first, int last, int) {
+    owner.team_.share((rows + kStoreRows - 1) / kStoreRows, thread, threads, [&](int first, int last, int worker) {
+        float* turned = owner.scratch_[static_cast<size_t>(worker)].queries.data();
         for (int row = first * kStoreRows; row < std::min(last * kStoreRows, rows); ++row) {
             const float* key = row_of(out->src[0], row);
             const float* value = row_of(out->src[1], row);
+            const float* angles = owner.angles_.data() + static_cast<size_t>(row) * owner.rope_.angle_floats();
             for (int head = 0; head < shape.kv_heads; ++head, key += shape.head_size, value += shape.head_size) {
-                owner.pool_.write(slots[row].page, slots[row].offset, self.layer, head, key, value);
+                Rope::turn(key, shape.head_size, angles, owner.rope_.dimensions(), 1.0f, turned);
+                owner.pool_.write(slots[row].page, slots[row].offset, self.layer, head, turned, value);
             }
         }
     });
@@ -82,7 +93,9 @@ void AttentionOps::attend_op(ggml_tensor* out, int thread, int threads, void* op
                              owner.pool_,
                              self.layer,
                              static_cast<const float*>(out->src[0]->data),
-                             static_cast<size_t>(out->ne[0]),
+                             out->src[0]->nb[1] / sizeof(float),
+                             owner.angles_.data(),
+                             owner.rope_.dimensions(),
                              result,
                              owner.stored_.data()};
     const int items = static_cast<int>(plan.items.size()) * kv_heads;

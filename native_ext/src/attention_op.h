@@ -19,23 +19,25 @@
 #include "batch.h"
 #include "hparams.h"
 #include "kv_pool.h"
+#include "rope.h"
 #include "thread_team.h"
 
 namespace tokenloom {
 
 class AttentionOps {
 public:
-    // `kernels`: what multiplies the weights, for whose instruction set attention is done as well; null: any.
-    AttentionOps(const HParams& hparams, KvPool& pool, const Kernels* kernels, ThreadTeam& team);
+    // `rope_factors`: float32 [rope dimensions / 2] or null. `kernels`: what multiplies the weights, for whose instruction
+    // set attention is done as well; null: any.
+    AttentionOps(const HParams& hparams, const ggml_tensor* rope_factors, KvPool& pool, const Kernels* kernels, ThreadTeam& team);
 
-    // Before every compute: which batch the ops work on. It must stay until the compute is done.
+    // Before every compute, in the team's shift: which batch the ops work on. It must stay until the compute is done.
     void prepare(const FlatBatch& batch);
 
-    // Adds "store key and value of this layer" to the graph. key and value: float32 [head_size, kv_heads, rows],
-    // a row's heads adjoining.
-    // The result is a tensor without use but to order what follows.
+    // Adds "turn the key and store it and the value of this layer" to the graph. key and value: float32
+    // [head_size * kv_heads, rows], perhaps views. The result is a tensor without use but to order what follows.
     ggml_tensor* store(ggml_context* context, int layer, ggml_tensor* key, ggml_tensor* value);
-    // Adds the layer's attention. query: float32 [head_size * heads, rows], as is the result.
+    // Adds the layer's attention, the query turned. query: float32 [head_size * heads, rows], perhaps a view; the result is
+    // of the same shape.
     ggml_tensor* attend(ggml_context* context, int layer, ggml_tensor* query, ggml_tensor* stored);
 
 private:
@@ -48,11 +50,13 @@ private:
     static void attend_op(ggml_tensor* out, int thread, int threads, void* op);
 
     AttentionShape shape_;
+    Rope rope_;
     KvPool& pool_;
     const AttentionKernels& kernels_;
     ThreadTeam& team_;
     const FlatBatch* batch_ = nullptr;
     AttentionPlan plan_;
+    std::vector<float> angles_;                     // [rows][angle_floats()]
     std::vector<LayerOp> ops_;
     std::vector<float> stored_;                     // of tiles that are cut
     std::unique_ptr<std::atomic<int>[]> unfinished_; // of them, by tile and KV head: items to go

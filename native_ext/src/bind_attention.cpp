@@ -1,15 +1,20 @@
 // Attention over pages, bound for tests and measurements: one layer's, of arrays, with any kernels and any pages.
 
+#include <ggml-cpu.h>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 #include <time.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "attention.h"
 #include "bindings.h"
+#include "model.h"
+#include "rope.h"
 
 namespace py = pybind11;
 
@@ -100,7 +105,7 @@ py::tuple attend_runs(const Floats& query, const Floats& keys, const Floats& val
     AttentionScratch scratch(shape);
     Floats output({query.shape(0), query.shape(1), query.shape(2)});
     const AttentionWork work{kernels_named(kernels), shape,  plan, runs, pool, 0, query.data(), static_cast<size_t>(shape.heads) * shape.head_size,
-                             output.mutable_data(),  stored.data()};
+                             nullptr, 0, output.mutable_data(), stored.data()};
     py::list seconds;
     for (int i = 0; i < repeat; ++i) {
         const double start = cpu_seconds();
@@ -139,6 +144,48 @@ py::tuple reads_of(const std::vector<PythonRun>& given, int heads, int kv_heads,
     return py::make_tuple(reads, plan.items.size() * kv_heads, plan.stored_floats);
 }
 
+// x: (rows, heads, head_size), turned by each row's position, by us and by ggml.
+py::tuple rope(const Floats& x, std::vector<int> positions, int dimensions, int original_context, float freq_base, float freq_scale,
+               float ext_factor, float attn_factor, std::vector<float> factors) {
+    if (x.ndim() != 3 || static_cast<size_t>(x.shape(0)) != positions.size() || dimensions < 2 || dimensions % 2 != 0 ||
+        dimensions > x.shape(2) || (!factors.empty() && factors.size() != static_cast<size_t>(dimensions / 2))) {
+        throw py::value_error("x must be (positions, heads, head_size), dimensions even and at most head_size");
+    }
+    const RopeParams params{dimensions, original_context, freq_base, freq_scale, ext_factor, attn_factor, 32.0f, 1.0f};
+    const Rope ours(params, factors.empty() ? nullptr : factors.data());
+    const auto size = static_cast<int>(x.shape(2));
+    Floats out({x.shape(0), x.shape(1), x.shape(2)});
+    std::vector<float> angles(static_cast<size_t>(ours.angle_floats()));
+    for (py::ssize_t row = 0; row < x.shape(0); ++row) {
+        ours.angles(positions[static_cast<size_t>(row)], angles.data());
+        for (py::ssize_t head = 0; head < x.shape(1); ++head) {
+            Rope::turn(x.data(row, head, 0), size, angles.data(), dimensions, 1.0f, out.mutable_data(row, head, 0));
+        }
+    }
+
+    ggml_cpu_init();
+    ggml_init_params memory{};
+    memory.mem_size = static_cast<size_t>(x.nbytes()) * 2 + 16 * ggml_tensor_overhead() + ggml_graph_overhead() + (1 << 20);
+    const GgmlContext context(ggml_init(memory));
+    ggml_tensor* input = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, size, x.shape(1), x.shape(0));
+    std::memcpy(input->data, x.data(), static_cast<size_t>(x.nbytes()));
+    ggml_tensor* at = ggml_new_tensor_1d(context.get(), GGML_TYPE_I32, x.shape(0));
+    std::memcpy(at->data, positions.data(), positions.size() * sizeof(int));
+    ggml_tensor* divisors = nullptr;
+    if (!factors.empty()) {
+        divisors = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, dimensions / 2);
+        std::memcpy(divisors->data, factors.data(), factors.size() * sizeof(float));
+    }
+    ggml_tensor* turned = ggml_rope_ext(context.get(), input, at, divisors, dimensions, GGML_ROPE_TYPE_NORMAL, original_context, freq_base,
+                                        freq_scale, ext_factor, attn_factor, 32.0f, 1.0f);
+    ggml_cgraph* graph = ggml_new_graph(context.get());
+    ggml_build_forward_expand(graph, turned);
+    ggml_graph_compute_with_ctx(context.get(), graph, 1);
+    Floats theirs({x.shape(0), x.shape(1), x.shape(2)});
+    std::memcpy(theirs.mutable_data(), turned->data, static_cast<size_t>(x.nbytes()));
+    return py::make_tuple(out, theirs);
+}
+
 }  // namespace
 
 void bind_attention(py::module_& m) {
@@ -153,6 +200,9 @@ void bind_attention(py::module_& m) {
     });
     m.def("attend", &attend_runs, py::arg("query"), py::arg("keys"), py::arg("values"), py::arg("runs"), py::arg("kernels") = "portable",
           py::arg("type") = "f16", py::arg("threads") = 1, py::arg("repeat") = 1);
+    m.def("rope", &rope, py::arg("x"), py::arg("positions"), py::arg("dimensions"), py::arg("original_context") = 2048,
+          py::arg("freq_base") = 10000.0f, py::arg("freq_scale") = 1.0f, py::arg("ext_factor") = 0.0f, py::arg("attn_factor") = 1.0f,
+          py::arg("factors") = std::vector<float>{});
     m.def("attention_reads", &reads_of, py::arg("runs"), py::arg("heads"), py::arg("kv_heads"), py::arg("head_size"), py::arg("threads"));
 }
 

@@ -21,7 +21,7 @@ Forward::Forward(const Model& model, KvPool& pool, const Kernels* kernels, Threa
       team_(team),
       ggml_multiplies_(!model.unpacked_types().empty()),
       odd_rows_(model.grouped_rows()),
-      attention_(model.hparams(), pool, kernels, team),
+      attention_(model.hparams(), model.rope_factors(), pool, kernels, team),
       multiply_(kernels, team),
       nodes_(kNodesPerLayer * model.hparams().layers + kOtherNodes) {
     ggml_threadpool_params params;
@@ -97,20 +97,6 @@ ggml_tensor* Forward::normalize(ggml_tensor* x, ggml_tensor* weight) const {
     return ggml_mul(context_.get(), ggml_rms_norm(context_.get(), x, model_.hparams().rms_epsilon), weight);
 }
 
-// x: [head_size * heads, rows], perhaps a view -> [head_size, heads, rows].
-ggml_tensor* Forward::heads(ggml_tensor* x) const {
-    const int size = model_.hparams().head_size;
-    return ggml_view_3d(context_.get(), x, size, x->ne[0] / size, x->ne[1], size * sizeof(float), x->nb[1], 0);
-}
-
-// The same, turned by each row's position.
-ggml_tensor* Forward::rotate(ggml_tensor* x) const {
-    const RopeParams& r = model_.hparams().rope;
-    // Files of architecture llama have their heads permuted for pairs of neighbours, ggml's normal mode.
-    return ggml_rope_ext(context_.get(), heads(x), positions_, model_.rope_factors(), r.dimensions, GGML_ROPE_TYPE_NORMAL,
-                         r.original_context, r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow);
-}
-
 ggml_tensor* Forward::feed_forward(const Layer& layer, ggml_tensor* x) {
     ggml_context* context = context_.get();
     const Products both = multiply_normed({&layer.gate, &layer.up}, x, layer.ffn_norm);
@@ -130,8 +116,6 @@ void Forward::build(int rows, int outputs, bool pick) {
 
     embeddings_ = ggml_new_tensor_2d(context, GGML_TYPE_F32, h.embedding, rows);
     ggml_set_input(embeddings_);
-    positions_ = ggml_new_tensor_1d(context, GGML_TYPE_I32, rows);
-    ggml_set_input(positions_);
     picks_ = nullptr;
     logits_ = nullptr;
     if (pick) {
@@ -149,13 +133,12 @@ void Forward::build(int rows, int outputs, bool pick) {
             weights.push_back(&layer.query);
         }
         const Products products = multiply_normed(weights, x, layer.attention_norm);
-        ggml_tensor* stored = attention_.store(context, i, rotate(products.parts[0]), heads(products.parts[1]));
+        ggml_tensor* stored = attention_.store(context, i, products.parts[0], products.parts[1]);
         ggml_build_forward_expand(graph_, stored);
         if (cells_only) {
             return;
         }
-        ggml_tensor* query = rotate(products.parts[2]);
-        ggml_tensor* mixed = attention_.attend(context, i, query, stored);
+        ggml_tensor* mixed = attention_.attend(context, i, products.parts[2], stored);
         if (last && picks_ != nullptr) {  // what follows is needed for the outputs only
             mixed = ggml_get_rows(context, mixed, picks_);
             x = ggml_get_rows(context, x, picks_);
@@ -171,16 +154,13 @@ void Forward::build(int rows, int outputs, bool pick) {
 void Forward::write_inputs(const FlatBatch& batch) {
     const size_t width = model_.hparams().embedding;
     auto* rows = static_cast<float*>(embeddings_->data);
-    auto* positions = static_cast<int32_t*>(positions_->data);
     team_.run(batch.rows(), [&](int first, int last, int) {
         for (int row = first; row < last; ++row) {
             model_.embed(batch.tokens[row], rows + row * width);
-            positions[row] = batch.slots[row].position;
         }
     });
     for (int row = batch.rows(); row < rows_; ++row) {  // padding
         std::memset(rows + row * width, 0, width * sizeof(float));
-        positions[row] = 0;
     }
     if (picks_ != nullptr) {
         auto* picks = static_cast<int32_t*>(picks_->data);

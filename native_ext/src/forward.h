@@ -67,8 +67,6 @@ private:
     ggml_tensor* multiply(const Matrix& matrix, ggml_tensor* x, ggml_tensor* added = nullptr);
     Products multiply_normed(const std::vector<const Matrix*>& matrices, ggml_tensor* x, ggml_tensor* weight);
     ggml_tensor* normalize(ggml_tensor* x, ggml_tensor* weight) const;
-    ggml_tensor* heads(ggml_tensor* x) const;
-    ggml_tensor* rotate(ggml_tensor* x) const;
     ggml_tensor* feed_forward(const Layer& layer, ggml_tensor* x);
     void write_inputs(const FlatBatch& batch);
     void compute(int threads);
@@ -90,7 +88,6 @@ private:
     size_t nodes_;
     ggml_cgraph* graph_ = nullptr;
     ggml_tensor* embeddings_ = nullptr;  // float32 [embedding, rows]
-    ggml_tensor* positions_ = nullptr;   // int32 [rows]
     ggml_tensor* picks_ = nullptr;       // int32 [outputs], null when every row is an output
     ggml_tensor* logits_ = nullptr;      // float32 [vocabulary, outputs], null without outputs
 };

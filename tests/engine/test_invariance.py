@@ -7,6 +7,7 @@ test_invariance_types.py, sampling in test_invariance_sampling.py, restarts in t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +92,29 @@ def test_with_rows_padded_to_odd_numbers(alone: Logits, tokens: list[int], model
     same((list(range(20)), whole(odd, tokens[:20])), alone)
     sequence = odd.new()
     same(([76], odd.forward([Entry(sequence, tokens[:77], logits="last")])[0].logits), alone)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_clones_of_a_long_beginning_that_decode_together(threads: int, engine: GgmlEngine, model_path: Path) -> None:
+    """A tree whose shared pages are read once for all, its work cut among the threads; beside a stranger."""
+    tokens = random_tokens(engine, 13, 600)
+    cuts = [300, 520, 590]
+    expected = []
+    with sequences(engine) as new:
+        sequence = new()
+        for begin, end in pairwise([0, *cuts]):
+            engine.forward([Entry(sequence, tokens[begin:end])])
+            expected.append(engine.forward([Entry(sequence, tokens[end : end + 1], logits="last")])[0].logits)
+            engine.rewind(sequence, end)
+
+    other = engine if threads == 1 else load(settings(model_path, threads))
+    assert other.geometry.threads == threads
+    with sequences(other) as new:
+        root, stranger = new(), new()
+        other.forward([Entry(root, tokens[:590]), Entry(stranger, random_tokens(other, 14, 400))])
+        leaves = [(new(new(root, cuts[i % 3]), cuts[i % 3]), i % 3) for i in range(15)]
+        batch = [Entry(leaf, [tokens[cuts[cut]]], logits="last") for leaf, cut in leaves]
+        outputs = other.forward([*batch[:7], Entry(stranger, [5, 6, 7]), *batch[7:], Entry(root, [tokens[590]])])
+        del outputs[7]
+        for (_, cut), output in zip(leaves, outputs, strict=False):
+            same(([0], output.logits), expected[cut])
