@@ -21,8 +21,20 @@ Int8 bits_of(const Float8& v) {
     return bits;
 }
 
-int32_t total(const Int8& v) {
-    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+int32_t largest_of(const Int8& v) {
+#ifdef __AVX2__
+    __m256i eight;
+    std::memcpy(&eight, &v, sizeof(v));
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+#else
+    int32_t largest = v[0];
+    for (int i = 1; i < 8; ++i) {
+        largest = v[i] > largest ? v[i] : largest;
+    }
+    return largest;
+#endif
 }
 
 // What fits int8, in order. Spelled out where compilers would take the lanes one by one.
@@ -40,46 +52,87 @@ void narrow(const Int8 (&wide)[4], int8_t* out) {
 #endif
 }
 
-void quantize_block(const float* x, uint8_t* block, int tokens, int token) {
-    // Magnitudes compare as integers, and a NaN is above all of them.
-    Float8 values[4];
-    Int8 most = {};
-    for (int i = 0; i < 4; ++i) {
-        load8(values[i], x + 8 * i);
-        const Int8 bits = bits_of(values[i]) & 0x7fffffff;
-        most = bits > most ? bits : most;
+// Sums of eight blocks' first and second halves.
+void sum_halves(const int8_t (&blocks)[8][kBlock], Int8& first, Int8& second) {
+#ifdef __AVX2__
+    __m256i quads[8];  // sums of four numbers
+    for (int b = 0; b < 8; ++b) {
+        std::memcpy(&quads[b], blocks[b], sizeof(quads[b]));
+        quads[b] = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), quads[b]), _mm256_set1_epi16(1));
     }
-    int32_t largest = 0;
-    for (int i = 0; i < 8; ++i) {
-        largest = most[i] > largest ? most[i] : largest;
+    __m256i fours[2];  // first halves of four blocks, then second ones
+    for (int i = 0; i < 2; ++i) {
+        const __m256i* q = quads + 4 * i;
+        fours[i] = _mm256_hadd_epi32(_mm256_hadd_epi32(q[0], q[1]), _mm256_hadd_epi32(q[2], q[3]));
     }
-    float magnitude;
-    std::memcpy(&magnitude, &largest, sizeof(magnitude));
-    const bool zero = magnitude < kSmallest;
-    const float scale = zero ? 0.0f : magnitude / 127.0f;
-    const float inverse = zero ? 0.0f : 127.0f / magnitude;
+    const __m256i firsts = _mm256_permute2x128_si256(fours[0], fours[1], 0x20);
+    const __m256i seconds = _mm256_permute2x128_si256(fours[0], fours[1], 0x31);
+    std::memcpy(&first, &firsts, sizeof(first));
+    std::memcpy(&second, &seconds, sizeof(second));
+#else
+    for (int b = 0; b < 8; ++b) {
+        int32_t sums[2] = {};
+        for (int i = 0; i < kBlock; ++i) {
+            sums[i / 16] += blocks[b][i];
+        }
+        first[b] = sums[0];
+        second[b] = sums[1];
+    }
+#endif
+}
 
-    Int8 rounded[4];
-    for (int i = 0; i < 4; ++i) {
-        rounded[i] = bits_of(values[i] * inverse + kMagic) << 24 >> 24;  // the integer's low byte, with its sign
+constexpr int kTogether = 8;  // blocks, for vectors of their scales
+
+// Up to kTogether blocks of a token, into a tile of so many tokens.
+void quantize_blocks(const float* x, int blocks, uint8_t* tile, int tokens, int token) {
+    // Magnitudes compare as integers, and a NaN is above all of them.
+    int32_t largest[kTogether] = {};
+    for (int b = 0; b < blocks; ++b) {
+        Int8 most = {};
+        for (int i = 0; i < 4; ++i) {
+            Float8 values;
+            load8(values, x + kBlock * b + 8 * i);
+            const Int8 bits = bits_of(values) & 0x7fffffff;
+            most = bits > most ? bits : most;
+        }
+        largest[b] = largest_of(most);
     }
-    const Int8 first = rounded[0] + rounded[1];
-    const Int8 second = rounded[2] + rounded[3];
-    int8_t numbers[kBlock];
-    narrow(rounded, numbers);
-    const int32_t halves[2] = {total(first), total(second)};
-    const int32_t sum = halves[0] + halves[1];
-    for (int j = 0; j < kBlock / 4; ++j) {
-        std::memcpy(block + (static_cast<size_t>(j) * tokens + token) * 4, numbers + 4 * j, 4);
+    Float8 magnitudes;
+    std::memcpy(&magnitudes, largest, sizeof(magnitudes));
+    const Int8 zero = magnitudes < kSmallest;
+    const Float8 none = {};
+    const Float8 scales = zero ? none : magnitudes / 127.0f;
+    const Float8 inverses = zero ? none : 127.0f / magnitudes;
+
+    int8_t numbers[kTogether][kBlock] = {};
+    for (int b = 0; b < blocks; ++b) {
+        Int8 rounded[4];
+        for (int i = 0; i < 4; ++i) {
+            Float8 values;
+            load8(values, x + kBlock * b + 8 * i);
+            rounded[i] = bits_of(values * inverses[b] + kMagic) << 24 >> 24;  // the integer's low byte, with its sign
+        }
+        narrow(rounded, numbers[b]);
     }
-    const float scaled_sum = scale * static_cast<float>(sum);
-    const int32_t starts[4] = {-8 * sum, -128 * sum, -32 * halves[0], -32 * halves[1]};
-    uint8_t* rest = block + (size_t{kBlock} * tokens + size_t{4} * token);
+    Int8 first, second;
+    sum_halves(numbers, first, second);
+    const Int8 sums = first + second;
+    const Float8 scaled_sums = scales * __builtin_convertvector(sums, Float8);
+    const Int8 starts[4] = {-8 * sums, -128 * sums, -32 * first, -32 * second};
+    int32_t rest[6][kTogether];
+    std::memcpy(rest[0], &scales, sizeof(rest[0]));
+    std::memcpy(rest[1], &scaled_sums, sizeof(rest[1]));
+    std::memcpy(rest[2], starts, sizeof(starts));
+
     const size_t step = size_t{4} * tokens;
-    std::memcpy(rest, &scale, 4);
-    std::memcpy(rest + step, &scaled_sum, 4);
-    for (int i = 0; i < 4; ++i) {
-        std::memcpy(rest + (2 + i) * step, &starts[i], 4);
+    uint8_t* out = tile + size_t{4} * token;
+    for (int b = 0; b < blocks; ++b) {
+        for (int j = 0; j < kBlock / 4; ++j, out += step) {
+            std::memcpy(out, numbers[b] + 4 * j, 4);
+        }
+        for (int i = 0; i < 6; ++i, out += step) {
+            std::memcpy(out, &rest[i][b], 4);
+        }
     }
 }
 
@@ -115,7 +168,7 @@ void gate8(const float* gate, const float* up, float* out) {
     store8(out, g * (g < 0 ? e : one) / (one + e) * u);
 }
 
-void gate_block(const float* gate, const float* up, int count, float* out) {
+void gate(const float* gate, const float* up, int count, float* out) {
     int i = 0;
     for (; i + 8 <= count; i += 8) {
         gate8(gate + i, up + i, out + i);
@@ -142,54 +195,50 @@ float to_11_bits(float x) {
     return x;
 }
 
-void write_row(const ActivationSource& source, ActivationForm form, const float* row, uint8_t* tile, int tokens, int token) {
-    const float factor = source.kind == ActivationSource::normed ? inverse_norm(row, source.columns, source.epsilon) : 1.0f;
-    for (int64_t at = 0; at < source.columns; at += kBlock) {
-        const auto count = static_cast<int>(source.columns - at < kBlock ? source.columns - at : kBlock);
-        float made[kBlock];
-        const float* numbers = made;
-        switch (source.kind) {
-            case ActivationSource::plain:
-                numbers = row + at;
-                break;
-            case ActivationSource::normed:
-                for (int i = 0; i < count; ++i) {
-                    made[i] = row[at + i] * factor * source.weight[at + i];
-                }
-                break;
-            case ActivationSource::gated:
-                gate_block(row + at, row + source.columns + at, count, made);
-                break;
-        }
-        if (form == ActivationForm::rounded) {
-            quantize_block(numbers, tile, tokens, token);
-            tile += static_cast<size_t>(kRoundedBytes) * tokens;
-        } else {
-            auto* out = reinterpret_cast<float*>(tile) + static_cast<size_t>(at) * tokens + token;
+// Numbers `at` to `at` + `count` - 1 of a row; where they lie, or in `made`.
+const float* numbers_of(const ActivationSource& source, const float* row, float factor, int64_t at, int count, float* made) {
+    switch (source.kind) {
+        case ActivationSource::plain:
+            return row + at;
+        case ActivationSource::normed:
             for (int i = 0; i < count; ++i) {
-                out[static_cast<size_t>(i) * tokens] = form == ActivationForm::shortened ? to_11_bits(numbers[i]) : numbers[i];
+                made[i] = row[at + i] * factor * source.weight[at + i];
             }
+            return made;
+        case ActivationSource::gated:
+            gate(row + at, row + source.columns + at, count, made);
+            return made;
+    }
+    return nullptr;
+}
+
+void write_row(const ActivationSource& source, ActivationForm form, const float* row, int64_t first, int64_t last, uint8_t* tile, int tokens,
+               int token) {
+    constexpr int most = kTogether * kBlock;
+    const float factor = source.kind == ActivationSource::normed ? inverse_norm(row, source.columns, source.epsilon) : 1.0f;
+    for (int64_t at = first; at < last; at += most) {
+        const auto count = static_cast<int>(last - at < most ? last - at : most);
+        float made[most];
+        const float* numbers = numbers_of(source, row, factor, at, count, made);
+        if (form == ActivationForm::rounded) {
+            quantize_blocks(numbers, count / kBlock, tile + activation_bytes(form, tokens, at), tokens, token);
+            continue;
+        }
+        auto* out = reinterpret_cast<float*>(tile) + static_cast<size_t>(at) * tokens + token;
+        for (int i = 0; i < count; ++i) {
+            out[static_cast<size_t>(i) * tokens] = form == ActivationForm::shortened ? to_11_bits(numbers[i]) : numbers[i];
         }
     }
 }
 
 }  // namespace
 
-void write_tiles(const ActivationSource& source, ActivationForm form, int rows, int first, int last, uint8_t* tiles) {
-    if (first >= last) {
-        return;
-    }
-    int tile = 0;
-    while (tile_first_row(rows, tile + 1) <= first) {
-        ++tile;
-    }
-    for (int row = first; row < last; ++tile) {
-        const int begin = tile_first_row(rows, tile);
-        const int end = tile_first_row(rows, tile + 1);
-        uint8_t* data = tiles + activation_bytes(form, begin, source.columns);
-        for (; row < end && row < last; ++row) {
-            write_row(source, form, source.data + static_cast<size_t>(row) * source.stride, data, end - begin, row - begin);
-        }
+void write_tile(const ActivationSource& source, ActivationForm form, int rows, int tile, int64_t first, int64_t last, uint8_t* tiles) {
+    const int begin = tile_first_row(rows, tile);
+    const int end = tile_first_row(rows, tile + 1);
+    for (int row = begin; row < end; ++row) {
+        write_row(source, form, source.data + static_cast<size_t>(row) * source.stride, first, last,
+                  tiles + activation_bytes(form, begin, source.columns), end - begin, row - begin);
     }
 }
 

@@ -48,7 +48,15 @@ struct ActivationSource {
     float epsilon = 0.0f;
 };
 
-// Rows `first` to `last` - 1 of `rows` to their places in the tiles of all rows.
-void write_tiles(const ActivationSource& source, ActivationForm form, int rows, int first, int last, uint8_t* tiles);
+// Writes columns `first` to `last` - 1 of a tile of `rows` tokens to their place in the tiles of all rows; `first` and, unless
+// it is the end, `last` are multiples of 32. Threads that share a tile write distant parts of it, not tokens side by side.
+void write_tile(const ActivationSource& source, ActivationForm form, int rows, int tile, int64_t first, int64_t last, uint8_t* tiles);
+
+// All of them.
+inline void write_tiles(const ActivationSource& source, ActivationForm form, int rows, uint8_t* tiles) {
+    for (int tile = 0; tile < tile_count(rows); ++tile) {
+        write_tile(source, form, rows, tile, 0, source.columns, tiles);
+    }
+}
 
 }  // namespace tokenloom

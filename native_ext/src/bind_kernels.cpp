@@ -139,7 +139,7 @@ py::tuple quantize(const Floats& x) {
     const auto rows = static_cast<int>(x.shape(0));
     const py::ssize_t blocks = x.shape(1) / kBlock;
     std::vector<uint8_t> tiles(activation_bytes(ActivationForm::rounded, rows, x.shape(1)));
-    write_tiles({ActivationSource::plain, x.data(), static_cast<size_t>(x.shape(1)), x.shape(1)}, ActivationForm::rounded, rows, 0, rows,
+    write_tiles({ActivationSource::plain, x.data(), static_cast<size_t>(x.shape(1)), x.shape(1)}, ActivationForm::rounded, rows,
                 tiles.data());
     py::array_t<int8_t> numbers({x.shape(0), x.shape(1)});
     py::array_t<float> scales({py::ssize_t{2}, x.shape(0), blocks});

@@ -56,7 +56,7 @@ struct Workspace {
             for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
                 std::vector<uint8_t>& tile = tiles[static_cast<int>(form)][tokens];
                 tile.resize(activation_bytes(form, tokens, kColumns));
-                write_tiles(source, form, tokens, 0, tokens, tile.data());
+                write_tiles(source, form, tokens, tile.data());
             }
         }
     }

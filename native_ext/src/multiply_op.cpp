@@ -11,7 +11,8 @@ constexpr int kChunkTiles = 12;       // of an item
 constexpr int kGroupsTogether = 2;    // whose weights stay in the first-level cache for all tiles of an item
 constexpr int kMostChunkGroups = 8;   // their weights fit the second-level cache
 constexpr int kItemsPerThread = 16;
-constexpr int kItemNumbers = 4096;    // of an item of rounding, about 2 us
+constexpr int kItemNumbers = 4096;    // of an item of rounding, about 1 us
+constexpr int kMostTileParts = 4;     // each of which normalizes anew
 
 int chunks_of(int count, int size) { return (count + size - 1) / size; }
 
@@ -97,9 +98,14 @@ void MultiplyOps::quantize_op(ggml_tensor* out, int thread, int threads, void* q
                                   how.kind == ActivationSource::gated ? x->ne[0] / 2 : x->ne[0],
                                   weight == nullptr ? nullptr : static_cast<const float*>(weight->data), how.epsilon};
     const auto rows = static_cast<int>(x->ne[1]);
-    const int item_rows = std::max(1, static_cast<int>(kItemNumbers / source.columns));
-    how.team->share(chunks_of(rows, item_rows), thread, threads, [&](int first, int last, int) {
-        write_tiles(source, how.form, rows, first * item_rows, std::min(last * item_rows, rows), static_cast<uint8_t*>(out->data));
+    const int tiles = tile_count(rows);
+    const int parts = static_cast<int>(std::clamp<int64_t>(rows / tiles * source.columns / kItemNumbers, 1, kMostTileParts));
+    const auto cut = [&](int part) { return part == parts ? source.columns : source.columns / kBlock * part / parts * kBlock; };
+    how.team->share(tiles * parts, thread, threads, [&](int first, int last, int) {
+        for (int item = first; item < last; ++item) {
+            const int part = item % parts;
+            write_tile(source, how.form, rows, item / parts, cut(part), cut(part + 1), static_cast<uint8_t*>(out->data));
+        }
     });
 }
 

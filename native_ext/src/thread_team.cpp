@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 
 #if defined(__x86_64__) || defined(__i386__) || defined(_M_X64)
 #include <immintrin.h>
+#endif
+
+#ifdef __linux__
+#include <pthread.h>
 #endif
 
 namespace tokenloom {
@@ -144,6 +149,9 @@ void ThreadTeam::wait_for(int finished) {
 }
 
 void ThreadTeam::help(int thread) {
+#ifdef __linux__
+    pthread_setname_np(pthread_self(), ("forward-" + std::to_string(thread)).c_str());
+#endif
     while (!stop_) {
         if (const int done = thread < working_ ? take_items(thread) : 0; done > 0) {
             finished_ += done;
