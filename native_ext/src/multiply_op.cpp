@@ -16,6 +16,23 @@ constexpr int kMostTileParts = 4;     // each of which normalizes anew
 
 int chunks_of(int count, int size) { return (count + size - 1) / size; }
 
+// Has memory send what comes next: one thread's arithmetic does not hide how long that takes.
+void fetch(const PackedGroup& group, int groups, const FormatTraits& format) {
+    const auto fetch_bytes = [](const void* begin, size_t bytes) {
+        for (size_t at = 0; at < bytes; at += 64) {
+            __builtin_prefetch(static_cast<const uint8_t*>(begin) + at, 0, 2);
+        }
+    };
+    const size_t blocks = static_cast<size_t>(groups) * group.blocks;
+    fetch_bytes(group.quants, blocks * format.block_bytes);
+    if (format.scales) {
+        fetch_bytes(group.scales, blocks * kGroupRows * sizeof(uint16_t));
+    }
+    if (format.minimums || format.halves) {
+        fetch_bytes(group.minimums, blocks * kGroupRows * sizeof(uint16_t));
+    }
+}
+
 // Groups `first` to `last` - 1 of the matrix by tiles `first_tile` to `last_tile` - 1 of `rows` tokens. `out` is the
 // matrix's first row for token 0, `stride` the floats from one token to the next; `added` lies as `out` does, or is null.
 void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, int last, const uint8_t* tiles, int rows, int first_tile,
@@ -24,6 +41,9 @@ void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, i
         const int groups = std::min(kGroupsTogether, last - g);
         const int64_t begin = int64_t{g} * kGroupRows;
         const int64_t count = std::min<int64_t>(int64_t{groups} * kGroupRows, matrix.rows() - begin);
+        if (g + groups < matrix.groups()) {
+            fetch(matrix.group(g + groups), std::min(kGroupsTogether, matrix.groups() - g - groups), kFormats[static_cast<int>(matrix.format())]);
+        }
         for (int tile = first_tile; tile < last_tile; ++tile) {
             const int row = tile_first_row(rows, tile);
             const int tokens = tile_first_row(rows, tile + 1) - row;
@@ -84,7 +104,7 @@ ggml_tensor* MultiplyOps::multiply(ggml_context* context, std::vector<const Pack
     node.team = &team_;
     node.kernels = kernels_;
     node.parts = std::move(parts);
-    node.chunk_groups = std::clamp(chunk, 1, kMostChunkGroups);
+    node.chunk_groups = std::clamp(chunk / kGroupsTogether, 1, kMostChunkGroups / kGroupsTogether) * kGroupsTogether;
     ggml_tensor* operands[] = {quantized, added};
     return ggml_custom_4d(context, GGML_TYPE_F32, out_rows, rows, 1, 1, operands, added == nullptr ? 1 : 2, multiply_op,
                           GGML_N_TASKS_MAX, &node);
