@@ -37,7 +37,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", help="only these of Q4_1, Q8_0, Q4_K_M, 1.2B")
     parser.add_argument("--cases", nargs="+", help="only cases whose names contain one of these")
     parser.add_argument(
-        "--llama", choices=("native", "wheel", "both"), help="builds of llama.cpp (default: both; native with --quick)"
+        "--llama",
+        choices=("native", "wheel", "both"),
+        help="builds of llama.cpp (default: both; with --quick native, or wheel where that is not built)",
     )
     parser.add_argument("--minutes", type=float, help="begin no case after this long (default 13.5; 4.3 with --quick)")
     parser.add_argument("--smoke", action="store_true", help="one round of two steps: does it run at all?")

@@ -18,6 +18,8 @@ OURS = "tokenloom"
 #: Our engine kept to AVX2: runs in the case of its goal alone.
 FORCED = "tokenloom (AVX2)"
 
+#: A case of more tokens in cells than this gets two rounds at most.
+LONG = 20_000
 #: Ends the names of sides that are a loop around an engine.
 BY_HAND = "by hand"
 
@@ -48,9 +50,10 @@ class Decode(Case):
 
     def run(self, ring: Field, effort: Effort) -> dict[str, Answer]:
         """The median step of each round."""
+        cells = sum(count * own for count, own in self.levels)
         return alternate(
             ring,
-            effort.rounds,
+            min(effort.rounds, 2) if cells > LONG else effort.rounds,
             lambda turn: Question("decode", {"steps": effort.steps, "seconds": effort.seconds}),
             lambda answer: 1000 * statistics.median(answer["seconds"]),
             prepare=Question(
@@ -70,12 +73,18 @@ class Prefill(Case):
         """Each round has another prompt."""
         return alternate(
             ring,
-            effort.rounds,
-            lambda turn: Question("prefill", {"count": self.tokens, "name": f"prefill {turn}", "tune": turn == 0}),
+            min(effort.rounds, 2) if self.tokens > 1024 else effort.rounds,
+            lambda turn: Question(
+                "prefill", {"count": self.tokens, "name": f"prefill {turn}", "tune": self.tunes(turn)}
+            ),
             lambda answer: 1000 * float(answer["seconds"][0]),
             prepare=Question("prefill", {"count": 64, "name": "warm", "tune": False}),
             only=lambda name: name != FORCED,
         )
+
+    def tunes(self, turn: int) -> bool:
+        """Whether a peer tries its settings first: once, and for a long prompt not again after the short one's."""
+        return turn == 0 and self.tokens <= 1024
 
 
 @dataclass(frozen=True)

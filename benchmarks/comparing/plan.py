@@ -27,6 +27,7 @@ from benchmarks.comparing.field import Entrant, Field
 from benchmarks.comparing.goals import judge
 from benchmarks.comparing.machine import machine, versions
 from benchmarks.models.make import FILES
+from benchmarks.sides.llama_library import NATIVE
 
 TITLES = {
     "Q4_1": "SmolLM2-135M in Q4_1",
@@ -56,19 +57,22 @@ class Plan:
         """Of a decode case; servers get fewer rounds."""
         if self.smoke:
             return Effort(rounds=1, steps=2, seconds=0.1, tuning=1)
-        return Effort(rounds=3, steps=10, seconds=1.0, tuning=25) if self.quick else Effort(5, 20, 2.0, 45)
+        return Effort(rounds=3, steps=10, seconds=1.0, tuning=20 if self.quick else 30)
 
     def stages(self) -> list[tuple[str, str, list[AnyCase]]]:
-        """(model, engines or servers, cases), the goals' first, so that a run short of time has them."""
+        """(model, who, cases), the goals' first, so that a run short of time has them.
+
+        Who: ``engines``, llama.cpp in both builds; ``rest``, engines, llama.cpp in its native build alone; ``servers``.
+        """
         stages: list[tuple[str, str, list[AnyCase]]] = [
             ("Q4_1", "engines", [*SHORT, PREFILL_512, CLONES, independent(32, 1024)]),
             ("Q4_1", "servers", [END_TO_END] if self.quick else [END_TO_END, MIXED, RESTART]),
         ]
         if not self.quick:
-            stages += [(model, "engines", [*SHORT, PREFILL_512]) for model in ("Q8_0", "Q4_K_M", "1.2B")]
-            stages.append(("Q4_1", "engines", [TREE, independent(64, 16), independent(1, 1024), independent(8, 1024)]))
-            stages.append(("Q4_1", "engines", [PREFILL_4096, independent(64, 1024)]))
-        wanted = [(model, kind, [case for case in cases if self.wants(case.name)]) for model, kind, cases in stages]
+            stages += [(model, "rest", [*SHORT, PREFILL_512]) for model in ("Q8_0", "Q4_K_M", "1.2B")]
+            stages.append(("Q4_1", "rest", [TREE, independent(64, 16), independent(1, 1024), independent(8, 1024)]))
+            stages.append(("Q4_1", "rest", [PREFILL_4096, independent(64, 1024)]))
+        wanted = [(model, who, [case for case in cases if self.wants(case.name)]) for model, who, cases in stages]
         return [stage for stage in wanted if stage[2] and (self.models is None or stage[0] in self.models)]
 
     def wants(self, name: str) -> bool:
@@ -76,14 +80,21 @@ class Plan:
         return self.cases is None or any(part in name for part in self.cases)
 
 
-def engines(plan: Plan, model: str) -> dict[str, Entrant]:
+def builds(plan: Plan, who: str) -> tuple[str, ...]:
+    """Of llama.cpp. A native one that is not there is left out of the rest, and named as missing once."""
+    if plan.llama == "both" and who == "engines":
+        return ("native", "wheel")
+    return ("wheel",) if plan.llama == "wheel" or not NATIVE.exists() else ("native",)
+
+
+def engines(plan: Plan, model: str, who: str) -> dict[str, Entrant]:
     """Engines alone, each in its process."""
     common = {"model": str(FILES[model]), "threads": plan.threads}
     ours = {**common, "kv_bytes": 4 << 30}
     found = {"tokenloom": Entrant("engine_ours", ours)}
-    if model == "Q4_1":
+    if who == "engines":
         found[FORCED] = Entrant("engine_ours", ours, {"TOKENLOOM_KERNELS": "avx2"})
-    for build in ("native", "wheel") if plan.llama == "both" else (plan.llama,):
+    for build in builds(plan, who):
         llama = {**common, "build": build, "repack": True}
         found[f"llama.cpp ({build})"] = Entrant("engine_llama", llama, otherwise={"repack": False})
     found["OpenVINO GenAI"] = Entrant("engine_openvino", {**common, "cache_gb": 4, "batch": 4096})
@@ -100,7 +111,7 @@ def servers(plan: Plan, model: str, unified: bool) -> dict[str, Entrant]:
         "llama.cpp server (wheel)": Entrant("server_llama", served, otherwise={"repack": False}),
         "OpenVINO GenAI": Entrant("engine_openvino", {**common, "cache_gb": 4, "batch": 512}),
     }
-    if plan.llama != "wheel":
+    if "native" in builds(plan, "servers"):
         llama = {**common, "build": "native", "repack": True}
         found["llama.cpp (native) by hand"] = Entrant("engine_llama", llama, otherwise={"repack": False})
     return found
@@ -135,18 +146,16 @@ def compare(plan: Plan, say: Say) -> dict[str, Any]:
         say(f"{TITLES[model]}: left out, {why}: {', '.join(case.name for case in cases)}")
         report["left_out"] += [{"model": model, "name": c.name, "title": c.title, "why": why} for c in cases]
 
-    for model, kind, cases in stages:
+    for model, who, cases in stages:
         if not FILES[model].exists():
             leave_out(model, cases, "no model file: make bench-setup")
             continue
         if time.monotonic() - began > 60 * plan.minutes:
             leave_out(model, cases, f"the run was {plan.minutes:g} minutes old")
             continue
-        effort = plan.effort
-        if kind == "servers":
-            effort = Effort(1 if plan.smoke else 2 if plan.quick else 3, 1, 1, 1)
-        entrants = engines(plan, model)
-        if kind == "servers":
+        effort, entrants = plan.effort, engines(plan, model, who)
+        if who == "servers":
+            effort = Effort(1 if plan.smoke else 2, 1, 1, 1)
             entrants = servers(plan, model, True if plan.smoke else quicker_server(plan, model, say))
         with Field(entrants) as ring:
             for name, why in ring.absent.items():

@@ -10,9 +10,13 @@ from benchmarks.comparing.goals import unit_of
 Row = Sequence[str]
 
 
-def table(head: Row, rows: Iterable[Row]) -> str:
-    """A Markdown table; the first column is text, the others are figures."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+#: How sides are placed in tables, after tokenloom's; any others come last.
+ORDER = ("llama.cpp (native)", "llama.cpp (wheel)", "llama.cpp server (wheel)", "llama.cpp (native) by hand")
+
+
+def table(head: Row, rows: Iterable[Row], text: int = 1) -> str:
+    """A Markdown table; the first ``text`` columns are text, the others are figures."""
+    lines = [head, [*["---"] * text, *["---:"] * (len(head) - text)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
@@ -28,7 +32,7 @@ def render(report: dict[str, Any]) -> str:
         cases = [case for case in report["cases"] if case["model"] == model]
         parts.append(f"### {report['models'][model]}\n\n" + comparison(cases))
         parts += [mixed(case) for case in cases if case["name"] == "mixed"]
-        parts += settings(cases)
+    parts += settings(report)
     missing = absent(report)
     if missing:
         parts.append("### Missing\n\nNothing is claimed against what was not measured.\n\n" + missing)
@@ -87,7 +91,7 @@ def comparison(cases: Sequence[dict[str, Any]]) -> str:
     for served in (False, True):
         rows_of = [case for case in cases if (case["name"] in ("end to end", "mixed", "restart")) == served]
         names = list(dict.fromkeys(name for case in rows_of for name in case["sides"]))
-        names.sort(key=lambda name: not name.startswith("tokenloom"))
+        names.sort(key=lambda name: (not name.startswith("tokenloom"), name not in ORDER, name))
         rows = []
         for case in rows_of:
             ours = case["sides"].get("tokenloom", {}).get("median")
@@ -121,19 +125,17 @@ def mixed(case: dict[str, Any]) -> str:
     return f"{case['title']}:\n\n" + table(head, rows)
 
 
-def settings(cases: Sequence[dict[str, Any]]) -> list[str]:
+def settings(report: dict[str, Any]) -> list[str]:
     """What the peers' best settings turned out to be."""
     rows = [
-        [name, case["title"], side["settings"]]
-        for case in cases
+        [name, report["models"][case["model"]], case["title"], side["settings"]]
+        for case in report["cases"]
         for name, side in case["sides"].items()
         if "settings" in side
     ]
-    return (
-        ["Settings that were quickest, and so were measured:\n\n" + table(["side", "case", "settings"], rows)]
-        if rows
-        else []
-    )
+    head = ["side", "model", "case", "settings"]
+    what = "### Settings\n\nTried before each case; these were the quickest, and so what was measured.\n\n"
+    return [what + table(head, rows, 4)] if rows else []
 
 
 def absent(report: dict[str, Any]) -> str:
@@ -145,7 +147,7 @@ def absent(report: dict[str, Any]) -> str:
         if "missing" in side
     ]
     rows += [["everyone", report["models"][left["model"]], left["title"], left["why"]] for left in report["left_out"]]
-    return table(["side", "model", "case", "why"], rows) if rows else ""
+    return table(["side", "model", "case", "why"], rows, 4) if rows else ""
 
 
 def roofline(found: dict[str, Any]) -> str:

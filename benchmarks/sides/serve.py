@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import sys
 import traceback
 from typing import Any
@@ -46,7 +47,8 @@ def main() -> None:
 def summary(error: Exception) -> str:
     """The error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines)[:300]}"
+    text = re.sub(r"failed at \S+:\d+:", "failed:", " ".join(lines))  # no folders of whoever built a library
+    return f"{type(error).__name__}: {text[:300]}"
 
 
 if __name__ == "__main__":
