@@ -23,8 +23,9 @@ AttentionOps::AttentionOps(const HParams& hparams, const ggml_tensor* rope_facto
     }
 }
 
-void AttentionOps::prepare(const FlatBatch& batch) {
+void AttentionOps::prepare(const FlatBatch& batch, int rows) {
     batch_ = &batch;
+    padded_rows_ = rows;
     plan_ = plan_attention(batch.runs, shape_, team_.threads());
     stored_.resize(plan_.stored_floats);  // not in the op: nothing may be thrown there
     const size_t floats = static_cast<size_t>(rope_.angle_floats());
@@ -84,6 +85,9 @@ void AttentionOps::attend_op(ggml_tensor* out, int thread, int threads, void* op
     const auto& self = *static_cast<const LayerOp*>(op);
     AttentionOps& owner = *self.owner;
     const AttentionPlan& plan = owner.plan_;
+    if (owner.batch_->outputs.empty() && &self == &owner.ops_.back()) {  // nobody asks for what the last layer mixes
+        return;
+    }
     const int kv_heads = owner.shape_.kv_heads;
     auto* result = static_cast<float*>(out->data);
     const AttentionWork work{owner.kernels_,
@@ -116,8 +120,9 @@ void AttentionOps::attend_op(ggml_tensor* out, int thread, int threads, void* op
         }
     }, 1);
     const int rows = owner.batch_->rows();
-    if (thread == 0 && out->ne[1] > rows) {  // a row of padding
-        std::memset(result + static_cast<size_t>(rows) * out->ne[0], 0, static_cast<size_t>(out->ne[1] - rows) * out->ne[0] * sizeof(float));
+    if (thread == 0 && owner.padded_rows_ > rows) {  // a row of padding
+        std::memset(result + static_cast<size_t>(rows) * out->ne[0], 0,
+                    static_cast<size_t>(owner.padded_rows_ - rows) * out->ne[0] * sizeof(float));
     }
 }
 

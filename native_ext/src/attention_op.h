@@ -31,7 +31,8 @@ public:
     AttentionOps(const HParams& hparams, const ggml_tensor* rope_factors, KvPool& pool, const Kernels* kernels, ThreadTeam& team);
 
     // Before every compute, in the team's shift: which batch the ops work on. It must stay until the compute is done.
-    void prepare(const FlatBatch& batch);
+    // `rows`: its rows, and those of padding behind them.
+    void prepare(const FlatBatch& batch, int rows);
 
     // Adds "turn the key and store it and the value of this layer" to the graph. key and value: float32
     // [head_size * kv_heads, rows], perhaps views. The result is a tensor without use but to order what follows.
@@ -55,6 +56,7 @@ private:
     const AttentionKernels& kernels_;
     ThreadTeam& team_;
     const FlatBatch* batch_ = nullptr;
+    int padded_rows_ = 0;
     AttentionPlan plan_;
     std::vector<float> angles_;                     // [rows][angle_floats()]
     std::vector<LayerOp> ops_;

@@ -104,6 +104,8 @@ py::tuple multiply(const std::vector<const PackedMatrix*>& parts, const Floats& 
     ThreadTeam team(threads);
     const ThreadTeam::Shift shift(team, threads);
     MultiplyOps ops(choose_kernels(kernels), team);
+    const auto tokens = static_cast<int>(x.shape(0));
+    ops.count_rows(&tokens);
     return run(x, rows, 1, repeat, [&](ggml_context* context, ggml_tensor* input) {
         ggml_tensor* quantized;
         if (before == "normed") {

@@ -1,5 +1,7 @@
 #include "forward.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "errors.h"
@@ -13,6 +15,28 @@ constexpr size_t kNodesPerLayer = 48;
 constexpr size_t kOtherNodes = 64;
 // A buffer grown for more logits than this is given back afterwards.
 constexpr int kKeptOutputs = 128;
+constexpr int kLeastRoom = 32;
+
+// A little more than a power of two, so that tensors do not all begin at the same place of a page.
+int room_for(int rows) { return std::max(kLeastRoom, static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)))) + 1; }
+
+bool is_ours(const Matrix& matrix) { return matrix.packed != nullptr && matrix.bias == nullptr; }
+
+// Whether no node of the model's graph is ggml's own.
+bool all_ours(const Model& model) {
+    const auto form = [](const Matrix& matrix) { return matrix.packed->form(); };
+    for (const Layer& layer : model.layers()) {
+        for (const Matrix* matrix : {&layer.query, &layer.key, &layer.value, &layer.attention_out, &layer.gate, &layer.up, &layer.down}) {
+            if (!is_ours(*matrix)) {
+                return false;
+            }
+        }
+        if (form(layer.key) != form(layer.query) || form(layer.value) != form(layer.query) || form(layer.gate) != form(layer.up)) {
+            return false;
+        }
+    }
+    return is_ours(model.output());
+}
 
 }  // namespace
 
@@ -20,6 +44,7 @@ Forward::Forward(const Model& model, KvPool& pool, const Kernels* kernels, Threa
     : model_(model),
       team_(team),
       ggml_multiplies_(!model.unpacked_types().empty()),
+      roomy_(all_ours(model)),
       odd_rows_(model.grouped_rows()),
       attention_(model.hparams(), model.rope_factors(), pool, kernels, team),
       multiply_(kernels, team),
@@ -107,27 +132,37 @@ ggml_tensor* Forward::feed_forward(const Layer& layer, ggml_tensor* x) {
     return multiply(layer.down, ggml_swiglu_split(context, both.parts[0], both.parts[1]), x);
 }
 
-void Forward::build(int rows, int outputs, bool pick) {
+// The rows that are outputs.
+ggml_tensor* Forward::pick(ggml_tensor* x) {
+    return ggml_custom_4d(context_.get(), GGML_TYPE_F32, x->ne[0], most_outputs_, 1, 1, &x, 1, pick_op, 1, this);
+}
+
+void Forward::pick_op(ggml_tensor* out, int thread, int, void* forward) {
+    const auto& self = *static_cast<const Forward*>(forward);
+    const ggml_tensor* x = out->src[0];
+    for (int i = 0; thread == 0 && i < self.outputs_; ++i) {
+        std::memcpy(static_cast<uint8_t*>(out->data) + static_cast<size_t>(i) * out->nb[1],
+                    static_cast<const uint8_t*>(x->data) + static_cast<size_t>(self.picks_[i]) * x->nb[1], out->ne[0] * sizeof(float));
+    }
+}
+
+void Forward::build() {
     const HParams& h = model_.hparams();
     ggml_context* context = context_.get();
     ggml_reset(context);
     multiply_.clear();
+    multiply_.count_rows(&rows_);
     graph_ = ggml_new_graph_custom(context, nodes_, false);
 
-    embeddings_ = ggml_new_tensor_2d(context, GGML_TYPE_F32, h.embedding, rows);
+    embeddings_ = ggml_new_tensor_2d(context, GGML_TYPE_F32, h.embedding, most_rows_);
     ggml_set_input(embeddings_);
-    picks_ = nullptr;
     logits_ = nullptr;
-    if (pick) {
-        picks_ = ggml_new_tensor_1d(context, GGML_TYPE_I32, outputs);
-        ggml_set_input(picks_);
-    }
 
     ggml_tensor* x = embeddings_;
     for (int i = 0; i < h.layers; ++i) {
         const Layer& layer = model_.layers()[i];
         const bool last = i + 1 == h.layers;
-        const bool cells_only = last && outputs == 0;  // nobody asks for more
+        const bool cells_only = last && most_outputs_ == 0;  // nobody asks for more
         std::vector<const Matrix*> weights{&layer.key, &layer.value};
         if (!cells_only) {
             weights.push_back(&layer.query);
@@ -139,9 +174,10 @@ void Forward::build(int rows, int outputs, bool pick) {
             return;
         }
         ggml_tensor* mixed = attention_.attend(context, i, products.parts[2], stored);
-        if (last && picks_ != nullptr) {  // what follows is needed for the outputs only
-            mixed = ggml_get_rows(context, mixed, picks_);
-            x = ggml_get_rows(context, x, picks_);
+        if (last) {  // what follows is needed for the outputs only
+            mixed = pick(mixed);
+            x = pick(x);
+            multiply_.count_rows(&outputs_);
         }
         x = multiply(layer.attention_out, mixed, x);
         x = feed_forward(layer, x);
@@ -162,49 +198,60 @@ void Forward::write_inputs(const FlatBatch& batch) {
     for (int row = batch.rows(); row < rows_; ++row) {  // padding
         std::memset(rows + row * width, 0, width * sizeof(float));
     }
-    if (picks_ != nullptr) {
-        auto* picks = static_cast<int32_t*>(picks_->data);
-        for (int i = 0; i < outputs_; ++i) {
-            picks[i] = i < static_cast<int>(batch.outputs.size()) ? batch.outputs[i] : 0;
-        }
-    }
+    picks_.assign(batch.outputs.begin(), batch.outputs.end());
+    picks_.resize(static_cast<size_t>(outputs_), 0);
 }
 
 void Forward::compute(int threads) {
-    ggml_cplan plan = ggml_graph_plan(graph_, ggml_multiplies_ ? threads : 1, threadpool_.get());
-    if (work_.size() < plan.work_size) {
-        work_.resize(plan.work_size);
+    if (planned_threads_ != threads) {
+        plan_ = ggml_graph_plan(graph_, ggml_multiplies_ ? threads : 1, threadpool_.get());
+        if (work_.size() < plan_.work_size) {
+            work_.resize(plan_.work_size);
+        }
+        plan_.work_data = work_.data();
+        planned_threads_ = threads;
     }
-    plan.work_data = work_.data();
-    const ggml_status status = ggml_graph_compute(graph_, &plan);
+    const ggml_status status = ggml_graph_compute(graph_, &plan_);
     if (status != GGML_STATUS_SUCCESS) {
         throw EngineError(std::string("ggml could not compute the batch: ") + ggml_status_to_string(status));
     }
 }
 
-std::span<const float> Forward::run(const FlatBatch& batch, int threads) {
-    const int rows = padded(batch.rows());
-    const int outputs = padded(static_cast<int>(batch.outputs.size()));
-    const bool pick = !batch.outputs.empty() && batch.outputs.size() < batch.tokens.size();
-    if (outputs_ > kKeptOutputs && outputs <= kKeptOutputs) {
+bool Forward::fits() const {
+    if (!roomy_) {
+        return rows_ == most_rows_ && outputs_ == most_outputs_;
+    }
+    return rows_ <= most_rows_ && outputs_ <= most_outputs_ && (outputs_ > kKeptOutputs || most_outputs_ <= room_for(kKeptOutputs));
+}
+
+void Forward::rebuild() {
+    if (most_outputs_ > room_for(kKeptOutputs)) {
         allocator_.reset();
     }
-    if (!allocator_ || rows != rows_ || outputs != outputs_ || pick != (picks_ != nullptr)) {
-        rows_ = -1;  // until it is built
-        if (!allocator_) {
-            allocator_.reset(ggml_gallocr_new(ggml_backend_cpu_buffer_type()));
-        }
-        build(rows, outputs, pick);
-        if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_)) {
-            allocator_.reset();
-            throw EngineError("no memory for a batch of " + std::to_string(batch.rows()) + " tokens with " +
-                              std::to_string(outputs) + " rows of logits");
-        }
-        rows_ = rows;
-        outputs_ = outputs;
+    most_rows_ = roomy_ ? std::max(room_for(rows_), most_rows_) : rows_;
+    most_outputs_ = roomy_ ? room_for(outputs_) : outputs_;
+    if (!allocator_) {
+        allocator_.reset(ggml_gallocr_new(ggml_backend_cpu_buffer_type()));
+    }
+    planned_threads_ = 0;
+    build();
+    if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_)) {
+        allocator_.reset();
+        const int outputs = most_outputs_;
+        most_rows_ = most_outputs_ = -1;
+        throw EngineError("no memory for a batch of " + std::to_string(rows_) + " tokens with " + std::to_string(outputs) +
+                          " rows of logits");
+    }
+}
+
+std::span<const float> Forward::run(const FlatBatch& batch, int threads) {
+    rows_ = padded(batch.rows());
+    outputs_ = padded(static_cast<int>(batch.outputs.size()));
+    if (!fits()) {
+        rebuild();
     }
     write_inputs(batch);
-    attention_.prepare(batch);
+    attention_.prepare(batch, rows_);
     compute(threads);
     if (logits_ == nullptr) {
         return {};

@@ -2,7 +2,8 @@
 //
 // The graph has one node sequence for any number of rows, every node treats rows independently, and no node sees how many
 // there are; that, our own matrix multiplication (multiply_op.h, or ggml's plain one) and attention (attention.h) make a row's logits depend on
-// its own sequence alone. The graph and its buffer are kept while the numbers of rows and outputs stay the same.
+// its own sequence alone. Where all nodes are ours, the graph and its buffer have room for more rows than the batch has, and are
+// kept until a batch needs more; where ggml has some, they are kept while the numbers of rows and outputs stay the same.
 // Not thread-safe.
 
 #pragma once
@@ -63,7 +64,11 @@ private:
     };
 
     int padded(int rows) const { return odd_rows_ && rows % 2 == 0 && rows > 0 ? rows + 1 : rows; }
-    void build(int rows, int outputs, bool pick);
+    bool fits() const;
+    void rebuild();
+    void build();
+    ggml_tensor* pick(ggml_tensor* x);
+    static void pick_op(ggml_tensor* out, int thread, int threads, void* forward);
     ggml_tensor* multiply(const Matrix& matrix, ggml_tensor* x, ggml_tensor* added = nullptr);
     Products multiply_normed(const std::vector<const Matrix*>& matrices, ggml_tensor* x, ggml_tensor* weight);
     ggml_tensor* normalize(ggml_tensor* x, ggml_tensor* weight) const;
@@ -74,6 +79,7 @@ private:
     const Model& model_;
     ThreadTeam& team_;
     bool ggml_multiplies_;
+    bool roomy_;  // the graph may be, since all its nodes are ours
     bool odd_rows_;
     AttentionOps attention_;
     MultiplyOps multiply_;
@@ -82,14 +88,20 @@ private:
     std::unique_ptr<std::remove_pointer_t<ggml_gallocr_t>, AllocatorFree> allocator_;
     std::vector<uint8_t> work_;
 
+    // Of the batch, padding included.
+    int rows_ = 0;
+    int outputs_ = 0;
+    std::vector<int32_t> picks_;  // [outputs]: the row of each
+
     // The graph as built last.
-    int rows_ = -1;
-    int outputs_ = -1;
+    int most_rows_ = -1;
+    int most_outputs_ = -1;
     size_t nodes_;
     ggml_cgraph* graph_ = nullptr;
-    ggml_tensor* embeddings_ = nullptr;  // float32 [embedding, rows]
-    ggml_tensor* picks_ = nullptr;       // int32 [outputs], null when every row is an output
-    ggml_tensor* logits_ = nullptr;      // float32 [vocabulary, outputs], null without outputs
+    ggml_cplan plan_{};
+    int planned_threads_ = 0;            // 0: no plan
+    ggml_tensor* embeddings_ = nullptr;  // float32 [embedding, most rows]
+    ggml_tensor* logits_ = nullptr;      // float32 [vocabulary, most outputs], null without outputs
 };
 
 }  // namespace tokenloom

@@ -72,16 +72,16 @@ void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, i
 }  // namespace
 
 ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x, ActivationForm form) {
-    return quantize(context, x, x->ne[0], nullptr, {&team_, ActivationSource::plain, form, 0.0f});
+    return quantize(context, x, x->ne[0], nullptr, {&team_, rows_, ActivationSource::plain, form, 0.0f});
 }
 
 ggml_tensor* MultiplyOps::quantize_normed(ggml_context* context, ggml_tensor* x, ActivationForm form, ggml_tensor* weight,
                                           float epsilon) {
-    return quantize(context, x, x->ne[0], weight, {&team_, ActivationSource::normed, form, epsilon});
+    return quantize(context, x, x->ne[0], weight, {&team_, rows_, ActivationSource::normed, form, epsilon});
 }
 
 ggml_tensor* MultiplyOps::quantize_gated(ggml_context* context, ggml_tensor* x, ActivationForm form) {
-    return quantize(context, x, x->ne[0] / 2, nullptr, {&team_, ActivationSource::gated, form, 0.0f});
+    return quantize(context, x, x->ne[0] / 2, nullptr, {&team_, rows_, ActivationSource::gated, form, 0.0f});
 }
 
 ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x, int64_t columns, ggml_tensor* weight, Quantization how) {
@@ -93,18 +93,15 @@ ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x, int64_
 
 ggml_tensor* MultiplyOps::multiply(ggml_context* context, std::vector<const PackedMatrix*> parts, ggml_tensor* quantized, int rows,
                                    ggml_tensor* added) {
-    int groups = 0;
     int64_t out_rows = 0;
     for (const PackedMatrix* part : parts) {
-        groups += part->groups();
         out_rows += part->rows();
     }
-    const int chunk = groups * chunks_of(tile_count(rows), kChunkTiles) / (team_.threads() * kItemsPerThread);
     Node& node = nodes_.emplace_back();
     node.team = &team_;
     node.kernels = kernels_;
+    node.rows = rows_;
     node.parts = std::move(parts);
-    node.chunk_groups = std::clamp(chunk / kGroupsTogether, 1, kMostChunkGroups / kGroupsTogether) * kGroupsTogether;
     ggml_tensor* operands[] = {quantized, added};
     return ggml_custom_4d(context, GGML_TYPE_F32, out_rows, rows, 1, 1, operands, added == nullptr ? 1 : 2, multiply_op,
                           GGML_N_TASKS_MAX, &node);
@@ -117,8 +114,11 @@ void MultiplyOps::quantize_op(ggml_tensor* out, int thread, int threads, void* q
     const ActivationSource source{how.kind, static_cast<const float*>(x->data), x->nb[1] / sizeof(float),
                                   how.kind == ActivationSource::gated ? x->ne[0] / 2 : x->ne[0],
                                   weight == nullptr ? nullptr : static_cast<const float*>(weight->data), how.epsilon};
-    const auto rows = static_cast<int>(x->ne[1]);
+    const int rows = *how.rows;
     const int tiles = tile_count(rows);
+    if (tiles == 0) {
+        return;
+    }
     const int parts = static_cast<int>(std::clamp<int64_t>(rows / tiles * source.columns / kItemNumbers, 1, kMostTileParts));
     const auto cut = [&](int part) { return part == parts ? source.columns : source.columns / kBlock * part / parts * kBlock; };
     how.team->share(tiles * parts, thread, threads, [&](int first, int last, int) {
@@ -131,19 +131,25 @@ void MultiplyOps::quantize_op(ggml_tensor* out, int thread, int threads, void* q
 
 void MultiplyOps::multiply_op(ggml_tensor* out, int thread, int threads, void* op) {
     const auto& node = *static_cast<const Node*>(op);
+    const int tile_chunks = chunks_of(tile_count(*node.rows), kChunkTiles);
+    int groups = 0;
+    for (const PackedMatrix* part : node.parts) {
+        groups += part->groups();
+    }
+    const int chunk = groups * tile_chunks / (node.team->threads() * kItemsPerThread) / kGroupsTogether * kGroupsTogether;
+    const int chunk_groups = std::clamp(chunk, kGroupsTogether, kMostChunkGroups);
     int items = 0;
     for (const PackedMatrix* part : node.parts) {
-        items += chunks_of(part->groups(), node.chunk_groups);
+        items += chunks_of(part->groups(), chunk_groups) * tile_chunks;
     }
-    items *= chunks_of(tile_count(static_cast<int>(out->ne[1])), kChunkTiles);
-    node.team->share(items, thread, threads, [&](int first, int last, int) { multiply_items(node, out, first, last); });
+    node.team->share(items, thread, threads, [&](int first, int last, int) { multiply_items(node, chunk_groups, out, first, last); });
 }
 
-void MultiplyOps::multiply_items(const Node& node, ggml_tensor* out, int first, int last) {
+void MultiplyOps::multiply_items(const Node& node, int chunk_groups, ggml_tensor* out, int first, int last) {
     const auto* tiles = static_cast<const uint8_t*>(out->src[0]->data);
     const auto* added = out->src[1] == nullptr ? nullptr : static_cast<const float*>(out->src[1]->data);
     auto* result = static_cast<float*>(out->data);
-    const auto rows = static_cast<int>(out->ne[1]);
+    const int rows = *node.rows;
     const auto stride = static_cast<size_t>(out->ne[0]);
     const int all_tiles = tile_count(rows);
     const int tile_chunks = chunks_of(all_tiles, kChunkTiles);
@@ -152,17 +158,17 @@ void MultiplyOps::multiply_items(const Node& node, ggml_tensor* out, int first, 
     int part_item = 0;  // the part's first item
     size_t part_row = 0;
     for (int item = first; item < last; ++item) {
-        for (int items; item >= part_item + (items = chunks_of(node.parts[part]->groups(), node.chunk_groups) * tile_chunks);) {
+        for (int items; item >= part_item + (items = chunks_of(node.parts[part]->groups(), chunk_groups) * tile_chunks);) {
             part_item += items;
             part_row += static_cast<size_t>(node.parts[part]->rows());
             ++part;
         }
         const PackedMatrix& matrix = *node.parts[part];
         const int own = item - part_item;
-        const int group = own / tile_chunks * node.chunk_groups;
+        const int group = own / tile_chunks * chunk_groups;
         const int tile = own % tile_chunks * kChunkTiles;
         multiply_item(node.kernels->multiply[static_cast<int>(matrix.format())], matrix, group,
-                      std::min(group + node.chunk_groups, matrix.groups()), tiles, rows, tile,
+                      std::min(group + chunk_groups, matrix.groups()), tiles, rows, tile,
                       std::min(tile + kChunkTiles, all_tiles), result + part_row,
                       added == nullptr ? nullptr : added + part_row, stride);
     }

@@ -5,6 +5,7 @@
 // tiles), which the team of threads shares out. Every output is computed by one kernel call in one item: how the work
 // falls to the threads changes no bit.
 //
+// A graph may have room for more rows than there are: nodes work on as many as a number says that the graph's owner keeps.
 // A node belongs to the graph it was made for, until clear(). One forward at a time.
 
 #pragma once
@@ -32,6 +33,9 @@ public:
         quantizations_.clear();
     }
 
+    // Nodes made from now on are of `*rows` rows when the graph runs, at most those of their tensors.
+    void count_rows(const int* rows) { rows_ = rows; }
+
     // Activations for multiply(), which alone may read the results, in the form of the matrices they are for
     // (ActivationSource has the formulas). x: float32 [columns, rows], of quantize_gated() [2 * columns, rows]; weight:
     // float32 [columns].
@@ -39,8 +43,8 @@ public:
     ggml_tensor* quantize_normed(ggml_context* context, ggml_tensor* x, ActivationForm form, ggml_tensor* weight, float epsilon);
     ggml_tensor* quantize_gated(ggml_context* context, ggml_tensor* x, ActivationForm form);
 
-    // float32 [sum of the parts' rows, rows]: the products of the parts, one below the other, with activations of `rows` rows in
-    // the parts' form. The parts have the same form and number of columns. `added`: a tensor of the result's shape to add, or
+    // float32 [sum of the parts' rows, rows]: the products of the parts, one below the other, with activations of at most `rows`
+    // rows in the parts' form. The parts have the same form and number of columns. `added`: a tensor of the result's shape to add, or
     // null.
     ggml_tensor* multiply(ggml_context* context, std::vector<const PackedMatrix*> parts, ggml_tensor* quantized, int rows,
                           ggml_tensor* added = nullptr);
@@ -49,12 +53,13 @@ private:
     struct Node {
         ThreadTeam* team;
         const Kernels* kernels;
+        const int* rows;
         std::vector<const PackedMatrix*> parts;
-        int chunk_groups;  // of an item
     };
 
     struct Quantization {
         ThreadTeam* team;
+        const int* rows;
         ActivationSource::Kind kind;
         ActivationForm form;
         float epsilon;
@@ -63,10 +68,11 @@ private:
     ggml_tensor* quantize(ggml_context* context, ggml_tensor* x, int64_t columns, ggml_tensor* weight, Quantization how);
     static void quantize_op(ggml_tensor* out, int thread, int threads, void* quantization);
     static void multiply_op(ggml_tensor* out, int thread, int threads, void* node);
-    static void multiply_items(const Node& node, ggml_tensor* out, int first, int last);
+    static void multiply_items(const Node& node, int chunk_groups, ggml_tensor* out, int first, int last);
 
     const Kernels* kernels_;
     ThreadTeam& team_;
+    const int* rows_ = nullptr;
     std::deque<Node> nodes_;  // a deque: ggml keeps their addresses
     std::deque<Quantization> quantizations_;
 };
