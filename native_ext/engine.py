@@ -65,13 +65,18 @@ class CloneRefused(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How to load an engine. ``threads=0`` means every core this process may use (affinity and cgroup quota)."""
+    """How to load an engine. ``threads=0`` means every core this process may use (affinity and cgroup quota).
+
+    ``kv_type`` is how cells hold a number: ``f16``, or ``int8`` with a scale for each position, head, and of key and
+    value, in little over half the bytes. An engine that has one way only takes no notice.
+    """
 
     model: Path
     kv_bytes: int = 1 << 30
     threads: int = 0
     max_batch_tokens: int = 512
     max_sequences: int = 1024
+    kv_type: Literal["f16", "int8"] = "f16"
 
 
 @dataclass(frozen=True, slots=True)

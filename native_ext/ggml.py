@@ -1,9 +1,9 @@
 """The engine ``ggml``: GGUF models of architecture ``llama`` on the CPU, through ggml and our own attention.
 
-See ``engine.Engine`` for the contract. What holds of this engine beyond it: cells are pages of 64 positions in float16;
-memory for cells grows with the pages in use, up to ``kv_bytes``; weights of types Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K,
-Q5_K, Q6_K, F16, BF16 and F32 are packed at load for our own kernels, others stay in the mapped file and are multiplied
-by ggml.
+See ``engine.Engine`` for the contract. What holds of this engine beyond it: cells are pages of 64 positions in float16,
+or int8 with a float16 scale for each position, head, and of key and value (``kv_type``); memory for cells grows with
+the pages in use, up to ``kv_bytes``; weights of types Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, F16, BF16 and F32
+are packed at load for our own kernels, others stay in the mapped file and are multiplied by ggml.
 
 The environment variable ``TOKENLOOM_KERNELS`` says which kernels: ``auto`` (the default: the fastest that this machine
 has), ``portable``, ``avx2``, ``avxvnni``, ``vnni``, which all give the same bits, or ``ggml``, which packs nothing.
@@ -43,6 +43,7 @@ class GgmlEngine:
         """Raises ModelError for a file that cannot be served, EngineError for settings out of range."""
         self._core: _core.Engine | None = core.Engine(
             os.fsencode(settings.model),
+            kv_type=settings.kv_type,
             kv_bytes=settings.kv_bytes,
             threads=settings.threads,
             max_batch_tokens=settings.max_batch_tokens,

@@ -20,6 +20,7 @@ def load_engine(settings: WorkerSettings) -> Engine:
         EngineSettings(
             model=settings.model or Path(),
             kv_bytes=settings.kv_bytes,
+            kv_type=settings.kv_type,
             threads=settings.threads,
             max_batch_tokens=settings.max_batch_tokens,
             max_sequences=settings.max_sequences,

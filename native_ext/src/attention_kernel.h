@@ -34,6 +34,7 @@ constexpr int kMostLanes = 16;  // outputs are padded to whole vectors of so man
 // How cells hold a number: float16, or int8 with a float16 scale for each position, head, and of key and value.
 enum class KvType { f16, int8 };
 constexpr int kKvTypes = 2;
+constexpr const char* kKvTypeNames[kKvTypes] = {"f16", "int8"};
 
 // Where one page's cells of one layer and KV head lie (kv_pool.h has the layout).
 struct PageView {

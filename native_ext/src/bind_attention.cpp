@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -36,10 +37,11 @@ const AttentionKernels& kernels_named(const std::string& name) {
 }
 
 KvType type_named(const std::string& name) {
-    if (name != "f16" && name != "int8") {
-        throw py::value_error("the type of cells is '" + name + "'; it must be f16 or int8");
+    const auto* found = std::find(std::begin(kKvTypeNames), std::end(kKvTypeNames), name);
+    if (found == std::end(kKvTypeNames)) {
+        throw py::value_error("there are no cells of type '" + name + "'");
     }
-    return name == "f16" ? KvType::f16 : KvType::int8;
+    return static_cast<KvType>(found - std::begin(kKvTypeNames));
 }
 
 std::vector<Run> runs_of(const std::vector<PythonRun>& given, int pages) {

@@ -173,11 +173,11 @@ int64_t pages_needed(const Engine& engine, const py::dict& growth) {
 
 void bind_engine(py::module_& m) {
     py::class_<Engine>(m, "Engine")
-        .def(py::init([](std::string model, int64_t kv_bytes, int64_t threads, int64_t max_batch_tokens, int64_t max_sequences) {
+        .def(py::init([](std::string model, std::string kv_type, int64_t kv_bytes, int64_t threads, int64_t max_batch_tokens, int64_t max_sequences) {
                  const py::gil_scoped_release release;
-                 return std::make_unique<Engine>(EngineSettings{std::move(model), kv_bytes, threads, max_batch_tokens, max_sequences});
+                 return std::make_unique<Engine>(EngineSettings{std::move(model), std::move(kv_type), kv_bytes, threads, max_batch_tokens, max_sequences});
              }),
-             py::arg("model"), py::arg("kv_bytes"), py::arg("threads"), py::arg("max_batch_tokens"), py::arg("max_sequences"))
+             py::arg("model"), py::arg("kv_type"), py::arg("kv_bytes"), py::arg("threads"), py::arg("max_batch_tokens"), py::arg("max_sequences"))
         .def("geometry", &geometry)
         .def("metadata", [](const Engine& engine) { return metadata_dict(engine.model().file()); })
         .def("header_bytes", [](const Engine& engine) { return engine.model().file().data_offset(); })

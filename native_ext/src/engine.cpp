@@ -52,8 +52,17 @@ int thread_count(int64_t asked) {
     return threads == 0 ? usable : std::min(threads, usable);
 }
 
-int64_t bytes_of_page(const HParams& h) {
-    return static_cast<int64_t>(KvPool::page_bytes(h.layers, h.kv_heads, h.head_size, KvType::f16));
+KvType kv_type_of(const std::string& name) {
+    for (int i = 0; i < kKvTypes; ++i) {
+        if (name == kKvTypeNames[i]) {
+            return static_cast<KvType>(i);
+        }
+    }
+    throw EngineError("kv_type is '" + name.substr(0, 80) + "'; it must be f16 or int8");
+}
+
+int64_t bytes_of_page(const HParams& h, KvType type) {
+    return static_cast<int64_t>(KvPool::page_bytes(h.layers, h.kv_heads, h.head_size, type));
 }
 
 int page_count(int64_t kv_bytes, int64_t page_bytes) {
@@ -77,10 +86,10 @@ Engine::Engine(const EngineSettings& settings)
       team_(thread_count(settings.threads)),
       choice_(team_.threads()),
       max_batch_tokens_(in_range("max_batch_tokens", settings.max_batch_tokens, 1, 1 << 20)),
-      page_bytes_(bytes_of_page(model_.hparams())),
+      page_bytes_(bytes_of_page(model_.hparams(), kv_type_of(settings.kv_type))),
       cells_(page_count(settings.kv_bytes, page_bytes_), in_range("max_sequences", settings.max_sequences, 1, 1 << 24),
              model_.hparams().context, kPageSize),
-      pool_(model_.hparams().layers, model_.hparams().kv_heads, model_.hparams().head_size, KvType::f16),
+      pool_(model_.hparams().layers, model_.hparams().kv_heads, model_.hparams().head_size, kv_type_of(settings.kv_type)),
       forward_(model_, pool_, kernels_, team_),
       samplers_(team_.threads()) {}
 

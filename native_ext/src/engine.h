@@ -25,6 +25,7 @@ namespace tokenloom {
 
 struct EngineSettings {
     std::string model;
+    std::string kv_type = "f16";   // or int8 (kv_pool.h)
     int64_t kv_bytes = int64_t{1} << 30;
     int64_t threads = 0;           // 0: every core this process may use; more than that are not taken
     int64_t max_batch_tokens = 512;

@@ -17,8 +17,12 @@ MAX_BATCH_TOKENS = 40
 MAX_SEQUENCES = 6
 #: More wait for each other in spinning barriers, which takes ten times as long when other work shares the cores.
 THREADS = 1
-#: SmolLM2-135M: 30 layers, 3 KV heads of 64, keys and values of 2 bytes, 64 positions.
-PAGE_BYTES = {"ggml": 30 * 3 * 64 * 2 * 2 * 64, "fake": fake.PAGE_BYTES}
+#: SmolLM2-135M: 30 layers, 3 KV heads of 64, keys and values of 2 bytes, or of 1 with a scale of 2; 64 positions.
+PAGE_BYTES = {
+    "ggml": 30 * 3 * 64 * 2 * 2 * 64,
+    "ggml-int8": 30 * 3 * (64 + 2) * 2 * 64,
+    "fake": fake.PAGE_BYTES,
+}
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +36,7 @@ def load(model_path: Path) -> Load:
             max_batch_tokens=max_batch_tokens,
             threads=THREADS,
             max_sequences=MAX_SEQUENCES,
+            kv_type="int8" if name.endswith("int8") else "f16",
         )
         engine: Engine = fake.load(settings) if name.endswith("fake") else ggml.load(settings)
         return SingleSequence(engine) if name.startswith("single-") else engine
@@ -66,13 +71,13 @@ def emptied(engine: Engine) -> Iterator[Engine]:
     assert (stats.sequences, stats.pages_used, stats.pages_free) == (0, 0, engine.geometry.max_pages)
 
 
-@pytest.fixture(params=["ggml", "single-ggml", "fake"])
+@pytest.fixture(params=["ggml", "ggml-int8", "single-ggml", "fake"])
 def engine(request: pytest.FixtureRequest, loaded: Callable[[str], Engine]) -> Iterator[Engine]:
     """Every engine, empty."""
     yield from emptied(loaded(request.param))
 
 
-@pytest.fixture(params=["ggml", "fake"])
+@pytest.fixture(params=["ggml", "ggml-int8", "fake"])
 def many(request: pytest.FixtureRequest, loaded: Callable[[str], Engine]) -> Iterator[Engine]:
     """Every engine that holds many sequences, empty."""
     yield from emptied(loaded(request.param))

@@ -11,7 +11,7 @@ from tokenloom.native_ext.engine import Engine, Entry, Sampling
 
 GREEDY = Sampling(temperature=0.0)
 Row = npt.NDArray[np.float32]
-#: Loads an engine by name: ggml, fake, single-ggml, single-fake.
+#: Loads an engine by name: ggml, ggml-int8, fake, single-ggml, single-fake.
 Load = Callable[..., Engine]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import gguf
 import numpy as np
@@ -51,9 +52,12 @@ def load_tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadTiny]:
 
     patch = pytest.MonkeyPatch()
 
-    def loader(kind: str, kernels: str, threads: int = 1) -> GgmlEngine:
+    def loader(kind: str, kernels: str, threads: int = 1, kv_type: Literal["f16", "int8"] = "f16") -> GgmlEngine:
         patch.setenv("TOKENLOOM_KERNELS", kernels)
-        engine = load(EngineSettings(model=written(kind), threads=threads, kv_bytes=8 << 20, max_batch_tokens=2048))
+        settings = EngineSettings(
+            model=written(kind), threads=threads, kv_bytes=8 << 20, kv_type=kv_type, max_batch_tokens=2048
+        )
+        engine = load(settings)
         assert engine._open.weights()[0] == kernels
         return engine
 
@@ -85,6 +89,22 @@ def test_every_way_gives_the_reference_bits(
     results["whole"] = (list(range(LENGTH)), whole(engine, tokens))
     assert engine.stats.pages_used == 0
     assert not differing(results, expected(kind))
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("kind", ["Q4_K", "Q8_0"])
+def test_every_way_gives_the_same_bits_with_cells_of_int8(
+    kind: str, kernels: str, load_tiny: LoadTiny, expected: Callable[[str], Logits]
+) -> None:
+    reference = load_tiny(kind, REFERENCE, kv_type="int8")
+    tokens = random_tokens(reference, 5, LENGTH)
+    rows = whole(reference, tokens)
+    assert not any(np.array_equal(row, wide) for row, wide in zip(rows, expected(kind), strict=True))
+    engine = load_tiny(kind, kernels, kv_type="int8")
+    results = {name: way(engine, tokens) for name, way in WAYS.items()}
+    results["whole"] = (list(range(LENGTH)), whole(engine, tokens))
+    results["two threads"] = WAYS["clones"](load_tiny(kind, kernels, threads=2, kv_type="int8"), tokens)
+    assert not differing(results, rows)
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q8_0", "F16"])

@@ -32,6 +32,16 @@ def engine(tmp_path: Path) -> GgmlEngine:
     return load(EngineSettings(model=path, kv_bytes=6 * PAGE, threads=1, max_batch_tokens=300, max_sequences=4))
 
 
+def test_cells_of_int8_take_a_byte_a_number_and_a_scale_for_each_head(tmp_path: Path) -> None:
+    path = TINY.write(tmp_path / "m.gguf")
+    page = 2 * 2 * 2 * (16 + 2) * 64  # keys and values, layers, kv heads, head size and scale, positions
+    engine = load(EngineSettings(model=path, kv_bytes=6 * PAGE, threads=1, kv_type="int8"))
+    assert engine.geometry.page_bytes == page
+    assert engine.geometry.max_pages == 6 * PAGE // page == 10
+    with pytest.raises(EngineError, match="kv_type is 'q4'; it must be f16 or int8"):
+        load(EngineSettings(model=path, threads=1, kv_type="q4"))  # type: ignore[arg-type]
+
+
 def continuation(engine: GgmlEngine, sequence: int, last: int) -> list[int]:
     """Eight greedy tokens after ``last``; the sequence is put back."""
     length, out = engine.length(sequence), [last]
