@@ -61,22 +61,10 @@ def peaks(threads: Sequence[int]) -> list[dict[str, float]]:
     return found
 
 
-def random_weights(kind: str, rows: int, columns: int) -> Any:
-    """Quantized rows as GGUF stores them, uint8 (rows, bytes of a row)."""
-    from gguf import GGMLQuantizationType
-
-    from benchmarks.models.quantizer import Quantizer
-    from benchmarks.models.random_llama import random_blocks
-
-    random = np.random.default_rng(rows + columns)
-    if kind in ("Q4_K", "Q6_K"):
-        return random_blocks(GGMLQuantizationType[kind], rows, columns, random)
-    values = random.standard_normal((rows, columns), np.float32) * np.float32(0.02)
-    return Quantizer()(values, GGMLQuantizationType[kind])
-
-
 def multiply(peak: dict[int, dict[str, float]], quick: bool) -> list[dict[str, Any]]:
     """A row for each matrix, number of tokens and number of threads."""
+    from benchmarks.kernels.weights import random_weights
+
     rows_found = []
     for kind, name, rows, columns in MATRICES:
         data = random_weights(kind, rows, columns)
@@ -101,33 +89,52 @@ def multiply(peak: dict[int, dict[str, float]], quick: bool) -> list[dict[str, A
     return rows_found
 
 
-def attention(cases: Sequence[dict[str, Any]], memory: float) -> list[dict[str, Any]]:
+def attention(peak: dict[str, float], quick: bool) -> list[dict[str, Any]]:
+    """A row for each kind of work, of one layer on one thread."""
+    from benchmarks.kernels.attention_work import WORK
+    from benchmarks.kernels.plain_attention import compare_with
+
+    found = []
+    for work in WORK:
+        repeat = 3 if quick else 9
+        seconds = statistics.median(work.run(repeat))
+        row: dict[str, Any] = {
+            "case": work.title, "ms": 1000 * seconds, "gflops": work.operations / seconds / 1e9,
+            "gbs": work.cell_bytes / seconds / 1e9, "ratio_to_ggml": compare_with(work, repeat) / seconds,
+        }  # fmt: skip
+        row["of_peak"], row["of_memory"] = row["gflops"] / peak["fma"], row["gbs"] / peak["memory"]
+        found.append(row)
+    return found
+
+
+def steps(cases: Sequence[dict[str, Any]], memory: float) -> list[dict[str, Any]]:
     """What 1,024 tokens of context cost a step more than 16, and what of the cells' bytes a second that is."""
-    steps = {
+    medians = {
         case["name"]: case["sides"]["tokenloom"]["median"]
         for case in cases
         if case["model"] == "Q4_1" and "median" in case["sides"].get("tokenloom", {})
     }
     found = []
     for sessions in (1, 8, 32, 64):
-        long, short = steps.get(f"decode {sessions} x 1024"), steps.get(f"decode {sessions} x 16")
+        long, short = medians.get(f"decode {sessions} x 1024"), medians.get(f"decode {sessions} x 16")
         if long is not None and short is not None and long > short:
             gbs = sessions * (1024 - 16) * CELL_BYTES / (long - short) / 1e6
-            title = f"{sessions} independent sessions, 1,024 tokens less 16"
+            title = f"{sessions} independent session{'s' if sessions > 1 else ''}, 1,024 tokens less 16"
             found.append({"case": title, "ms": long - short, "gbs": gbs, "of_memory": gbs / memory})
     return found
 
 
-def measure(threads: int, *, quick: bool, steps: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """Peaks, multiplication, and attention from a comparison's decode ``steps``; or why it is missing."""
+def measure(threads: int, *, quick: bool, cases: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Peaks, multiplication, attention, and what a comparison's ``cases`` tell of it; or why it is missing."""
     try:
-        numbers = [threads] if quick else sorted({1, threads})
+        numbers = sorted({1, threads})
         measured = peaks(numbers)
         by_threads = {int(row["threads"]): row for row in measured}
         return {
             "peaks": measured,
-            "multiply": multiply(by_threads, quick),
-            "attention": attention(steps, by_threads[threads]["memory"]),
+            "multiply": multiply({threads: by_threads[threads]} if quick else by_threads, quick),
+            "attention": attention(by_threads[1], quick),
+            "steps": steps(cases, by_threads[threads]["memory"]),
         }
     except (RuntimeError, OSError, subprocess.CalledProcessError, ImportError) as error:
         return {"missing": f"{type(error).__name__}: {error}"}

@@ -176,7 +176,7 @@ def compare(plan: Plan, say: Say) -> dict[str, Any]:
                 report["cases"].append(found)
                 say(f"{TITLES[model]}: {case.title}: {line(sides)}")
     if plan.wants("roofline"):
-        report["roofline"] = roofline.measure(plan.threads, quick=plan.quick or plan.smoke, steps=report["cases"])
+        report["roofline"] = roofline.measure(plan.threads, quick=plan.quick or plan.smoke, cases=report["cases"])
     report["goals"] = judge(report)
     report["seconds"] = time.monotonic() - began
     report["load_after"] = round(os.getloadavg()[0], 2)

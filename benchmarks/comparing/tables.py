@@ -173,25 +173,27 @@ def roofline(found: dict[str, Any]) -> str:
         for row in found["multiply"]
     ]
     attention = [
-        [row["case"], number(row["ms"]), number(row["gbs"]), f"{100 * row['of_memory']:.0f} %"]
+        [
+            row["case"],
+            number(row["ms"]),
+            number(row["gflops"]),
+            number(row["gbs"]),
+            f"{100 * row['of_peak']:.0f} %",
+            f"{100 * row['of_memory']:.0f} %",
+            f"{row['ratio_to_ggml']:.1f}x",
+        ]
         for row in found["attention"]
     ]
-    head = [
-        "weights",
-        "matrix",
-        "tokens",
-        "threads",
-        "GOPS",
-        "GB/s of weights",
-        "of VNNI peak",
-        "of memory peak",
-        "to ggml's op",
+    steps = [
+        [row["case"], number(row["ms"]), number(row["gbs"]), f"{100 * row['of_memory']:.0f} %"]
+        for row in found["steps"]
     ]
-    text = (
-        table(["peaks", "VNNI int8, GOPS", "FMA f32, GFLOPS", "L2 read, GB/s", "memory read, GB/s"], peaks)
-        + "\n"
-        + table(head, multiply)
-    )
-    if attention:
-        text += "\n" + table(["attention, from the engine's steps", "ms", "GB/s of cells", "of memory peak"], attention)
-    return text
+    of = ["of memory peak", "to ggml's op"]
+    parts = [
+        table(["peaks", "VNNI int8, GOPS", "FMA f32, GFLOPS", "L2 read, GB/s", "memory read, GB/s"], peaks),
+        table(["weights", "matrix", "tokens", "threads", "GOPS", "GB/s of weights", "of VNNI peak", *of], multiply, 2),
+        table(["attention, a layer, 1 thread", "ms", "GFLOPS", "GB/s of cells", "of FMA peak", *of], attention),
+    ]
+    if steps:
+        parts.append(table(["cells, from whole steps", "ms", "GB/s of cells", "of memory peak"], steps))
+    return "\n".join(parts)
