@@ -14,7 +14,7 @@ HEADS, KV_HEADS, HEAD_SIZE, PAGE = 9, 3, 64, 64
 
 @dataclass(frozen=True)
 class Work:
-    """``sequences`` of ``rows`` new tokens behind ``before`` others, the first ``shared`` of which are in shared cells."""
+    """``sequences`` of ``rows`` new tokens behind ``before`` others, the first ``shared`` of them in cells of all."""
 
     title: str
     sequences: int
