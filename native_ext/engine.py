@@ -133,7 +133,10 @@ class Sampling:
     logprobs: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+# Entries and outputs are made for every sequence of every forward, and freezing them would triple the time.
+
+
+@dataclass(slots=True)
 class Entry:
     """Tokens to append to one sequence, and what to return of them.
 
@@ -154,7 +157,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Output:
     """What one entry gave.
 

@@ -13,6 +13,8 @@ One thread calls everything here.
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -34,12 +36,17 @@ from .pipelined import PipelinedEngine
 from .planning import Planner
 from .residency import Residency
 from .restore import Restorer
+from .scheduler import Share
 from .session_table import SessionTable
 from .settings import WorkerSettings
 from .stats import Stats
 from .store import Store
 from .suspects import Suspects
 from .texts import Texts
+
+#: Seconds after which a thread that runs Python has to let another: the forward's thread, which needs Python before and
+#: after the forward alone, would else wait for 5 ms each time.
+SWITCH = 1e-4
 
 
 class Cycle:
@@ -83,6 +90,7 @@ class Cycle:
         self._forward_seconds = 0.0
         self._housekeeping = 0.0
         self._rows_due = 0.0
+        self._look_at = 0.0
 
     @classmethod
     def start(
@@ -97,6 +105,7 @@ class Cycle:
         landed: Callable[[], None] = lambda: None,
     ) -> Cycle:
         """Load the engine and the model's text. Raises SettingsError or ModelError."""
+        sys.setswitchinterval(SWITCH)
         engine = load_engine(settings)
         store = Store(connection, keys, f"{worker}#{incarnation}", settings, stopping)
         return cls(engine, Texts(engine.metadata), store, outcomes, settings, worker, landed)
@@ -133,6 +142,7 @@ class Cycle:
         waiting = self.table.find(job)
         if waiting is not None:
             waiting.interrupted = why
+            self._look_at = 0.0
 
     @property
     def in_the_air(self) -> bool:
@@ -142,7 +152,10 @@ class Cycle:
     def admit(self) -> bool:
         """End what is to end and begin what may begin, also while a forward runs. True when there was anything."""
         ended = self._end_unwanted()
-        return self._dispatch.begin() or ended
+        begun = self._dispatch.begin()
+        if begun:
+            self._look_at = 0.0
+        return ended or begun
 
     def turn(self) -> bool:
         """One cycle. False when there was nothing to do."""
@@ -150,12 +163,14 @@ class Cycle:
             self._busy_since, self._forward_seconds = time.perf_counter(), self.engine.stats.seconds
         self._housekeep()
         worked = self.admit()
-        landed = self._land()
-        if any(map(self._suspects.include, self.table.running)):
+        landed, shares = self._forwards.launched, self._land()
+        if self._suspects.among(self.table.running):
             self._commits.commit(self.table.running)  # nothing else may be at work while a suspect runs
         rows = self._changed_rows()
         launched = self._launch()
         committed = self._commits.commit(self.table.running, rows, self.worker)
+        for share in shares:
+            self.residency.touch(share.step.session)
         if not launched:
             self._rest(counts=landed)
         return worked or landed or launched or committed
@@ -203,6 +218,8 @@ class Cycle:
     def _end_unwanted(self) -> bool:
         """End running steps that were interrupted or are past their deadline. True when there were any."""
         now = time.time()
+        if now < self._look_at:
+            return False
         ended = []
         for step in self.table.running:
             waiting = self.table.find(step.id)
@@ -214,12 +231,14 @@ class Cycle:
                 step.finish("timeout")
                 ended.append(step)
         self._commits.commit(ended)
+        # until the next deadline, an interruption, or a step that begins: no need to look at all of them again
+        self._look_at = min((step.deadline or math.inf for step in self.table.running), default=math.inf)
         return bool(ended)
 
-    def _land(self) -> bool:
-        """Accept what the forward in the air gives. False when there is none."""
+    def _land(self) -> list[Share]:
+        """Accept what the forward in the air gives, if there is one: the shares that were run and still count."""
         if not self._forwards.launched:
-            return False
+            return []
         landed = self._forwards.land()
         for share, outcome in landed:
             step = share.step
@@ -227,14 +246,13 @@ class Cycle:
                 message = f"the forward failed on this step: {type(outcome).__name__}: {outcome}"
                 step.finish("error", ErrorBody(code="engine", message=message))
                 self.residency.drop(step.session)
-                continue
-            self.residency.touch(step.session)
-            if outcome.token is not None:
+            elif outcome.token is not None:
                 step.accept(outcome.token, outcome.logprobs)
         now, seconds = time.perf_counter(), self.engine.stats.seconds
-        self.figures.cycle([share for share, _ in landed], seconds - self._forward_seconds, now - self._busy_since)
+        shares = [share for share, _ in landed]
+        self.figures.cycle(shares, seconds - self._forward_seconds, now - self._busy_since)
         self._busy_since, self._forward_seconds = now, seconds
-        return True
+        return shares
 
     def _launch(self) -> bool:
         """Plan and begin the next forward. False when there is nothing to run."""

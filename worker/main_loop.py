@@ -19,8 +19,9 @@ from .retrying import transient
 if TYPE_CHECKING:
     from .batch_worker import BatchWorker
 
-#: Seconds between looks at the queues of an idle worker. A safety net: whatever comes wakes it.
+#: Seconds between looks at the queues of an idle worker, and of a busy one. A safety net: whatever comes wakes it.
 LOOK_AGAIN = 5.0
+LOOK_AGAIN_BUSY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class MainLoop:
         self._waiters = waiters
         self._limits = limits
         self._stopping = False
+        self._looked = 0.0
 
     def run(self) -> None:
         """Until a signal, a limit, or an exception of the cycle."""
@@ -99,7 +101,11 @@ class MainLoop:
         return most
 
     def _take(self) -> bool:
-        """Claim what there is room for. Whether anything came."""
+        """Claim what there is room for, unless the waiters say that there is nothing. Whether anything came."""
+        now = time.monotonic()
+        if self._waiters.watching and now < self._looked + LOOK_AGAIN_BUSY:
+            return False
+        self._looked = now
         jobs = self._worker.intake.claim(self._room())
         if jobs:
             self._cycle.take(jobs)

@@ -3,7 +3,7 @@
 - ``launch`` puts one batch in the air and returns at once; ``land`` waits for it and gives what ``forward`` gave. There
   is never more than one in the air.
 - Every other call waits until the engine is free, as the contract of engines asks. So nobody has to know whether a
-  forward runs; what has to be had without waiting is ``stats``, which are those of before the launch.
+  forward runs; what has to be had without waiting is ``stats``, which are then those of before.
 
 One thread calls everything here.
 """
@@ -28,17 +28,19 @@ class PipelinedEngine:
         self._engine = engine
         self._on_landing = landed
         self._batches: SimpleQueue[Sequence[Entry] | None] = SimpleQueue()
+        self._off: SimpleQueue[None] = SimpleQueue()
         self._answers: SimpleQueue[Landed] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._before: EngineStats | None = None
+        self._flying = False
         self._landed: Landed | None = None
+        self._known = engine.stats
 
     # -- forwards ----------------------------------------------------------------------------------------------------
 
     @property
     def in_the_air(self) -> bool:
         """Whether a forward was launched that has not landed: ``land`` would wait."""
-        return self._before is not None and self._answers.empty()
+        return self._flying and self._answers.empty()
 
     def launch(self, batch: Sequence[Entry]) -> None:
         """Begin a forward. The last one must have been landed."""
@@ -46,8 +48,10 @@ class PipelinedEngine:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tokenloom-forward", daemon=True)
             self._thread.start()
-        self._before = self._engine.stats
+        self._flying = True
         self._batches.put(batch)
+        # Python is the forward's until it lets go of it: else it would wait for whatever the caller does next
+        self._off.get()
 
     def land(self) -> list[Output]:
         """The outputs of the forward launched last. Raises what it raised."""
@@ -60,12 +64,13 @@ class PipelinedEngine:
 
     def settle(self) -> None:
         """Wait until no forward runs; what it gave stays for ``land``."""
-        if self._before is not None:
+        if self._flying:
             self._landed = self._answers.get()
-            self._before = None
+            self._flying = False
 
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
+            self._off.put(None)
             try:
                 answer: Landed = self._engine.forward(batch)
             except BaseException as error:  # it is for the caller to say what becomes of it
@@ -85,8 +90,10 @@ class PipelinedEngine:
 
     @property
     def stats(self) -> EngineStats:
-        """As of the launch, while a forward is in the air."""
-        return self._engine.stats if self._before is None else self._before
+        """While a forward is in the air, as they were when last asked for."""
+        if not self._flying:
+            self._known = self._engine.stats
+        return self._known
 
     def new(self) -> int:
         self.settle()
@@ -105,7 +112,8 @@ class PipelinedEngine:
         self._engine.rewind(sequence, to)
 
     def length(self, sequence: int) -> int:
-        self.settle()
+        if self._flying:
+            self.settle()
         return self._engine.length(sequence)
 
     def pages_needed(self, growth: Mapping[int, int]) -> int:

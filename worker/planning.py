@@ -38,7 +38,8 @@ class Planner:
 
         ``running``: the steps at work, oldest first. What they have computed counts, be it committed or not.
         """
-        self._parked &= {step.id for step in running}
+        if self._parked:
+            self._parked &= {step.id for step in running}
         ready, idle = self._ready(self._field(running))
         shares = self._scheduler.plan(ready)
         hopeless = self._fit(shares, running)
@@ -46,7 +47,7 @@ class Planner:
 
     def _field(self, running: Sequence[Step]) -> Sequence[Step]:
         """Everyone, or one suspect alone every other turn."""
-        suspects = [step for step in running if self._suspects.include(step)]
+        suspects = self._suspects.among(running)
         if not suspects:
             return running
         self._suspects_turn = not self._suspects_turn or len(suspects) == len(running)
@@ -58,11 +59,11 @@ class Planner:
             session = step.session
             if step.id in self._parked and not self._room_for(step, running):
                 continue
-            if not self._residency.ensure(session, growing=self._grows):
+            if session.sequence is None and not self._residency.ensure(session, growing=self._grows):
                 continue
             self._parked.discard(step.id)
-            cached, end = self._residency.cached(session), step.length
-            if step.generating and cached == end:
+            cached, end, generating = self._residency.cached(session), step.length, step.generating
+            if generating and cached == end:
                 # the last token runs again: its logits are what the next token is drawn from
                 cached = end - 1
                 self._residency.trim(session, cached)
@@ -71,7 +72,7 @@ class Planner:
             if cached == end:
                 idle.append(step)
             else:
-                ready.append(Ready(step, cached, end))
+                ready.append(Ready(step, cached, end, generating))
         return ready, idle
 
     def _grows(self, session: Session) -> bool:
@@ -88,11 +89,12 @@ class Planner:
 
     def _fit(self, shares: list[Share], running: Sequence[Step]) -> list[tuple[Step, ErrorBody]]:
         """Evict idle cells, then take from the youngest, until the shares fit. Drops shares that have to wait."""
-        age = {step.id: index for index, step in enumerate(running)}
+        age: dict[str, int] = {}
         while shares:
             growth = {share.step.session.sequence: share.count for share in shares}
             if self._residency.make_room(growth):  # type: ignore[arg-type]
                 return []
+            age = age or {step.id: index for index, step in enumerate(running)}
             in_batch = {share.step.id for share in shares}
             idle = [
                 step

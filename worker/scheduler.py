@@ -25,11 +25,15 @@ class Share:
 
 @dataclass(slots=True)
 class Ready:
-    """A step with cells: ``start`` is the first position to run, ``end`` where its log ends."""
+    """A step with cells: ``start`` is the first position to run, ``end`` where its log ends.
+
+    ``generating``: a token is to be sampled there.
+    """
 
     step: Step
     start: int
     end: int
+    generating: bool
 
     @property
     def todo(self) -> int:
@@ -50,9 +54,11 @@ class Scheduler:
         decodes: list[Ready] = []
         prefills: list[Ready] = []
         for item in ready:
-            (decodes if item.todo == 1 else prefills).append(item)
+            (decodes if item.end - item.start == 1 else prefills).append(item)
         budget = self.max_tokens
-        shares = [share(item, 1) for item in rotated(decodes, self._turn)[:budget]]
+        shares = [Share(item.step, item.start, 1, item.generating) for item in rotated(decodes, self._turn)[:budget]]
+        if not prefills:
+            return shares
         queue = in_turn(rotated(prefills, self._turn), lambda item: item.step.tenant)
         dealt = deal([item.todo for item in queue], budget - len(shares), self.prefill_chunk)
         shares.extend(share(item, count) for item, count in zip(queue, dealt, strict=True) if count)
@@ -61,7 +67,7 @@ class Scheduler:
 
 def share(item: Ready, count: int) -> Share:
     """The next ``count`` tokens of a step."""
-    sample = item.step.generating and item.start + count == item.end
+    sample = item.generating and item.start + count == item.end
     return Share(item.step, item.start, count, sample)
 
 

@@ -17,7 +17,10 @@ from .session import Session
 
 
 class TextStream(Protocol):
-    """Turns a step's generated tokens into text as they come."""
+    """Turns a step's generated tokens into text as they come. ``may_stop``: it looks for stop strings in it."""
+
+    @property
+    def may_stop(self) -> bool: ...
 
     def push(self, token: int) -> tuple[str, bool]:
         """Text that became certain, and whether a stop string was met."""
@@ -66,6 +69,7 @@ class Step:
         self._stream = stream
         self._capacity = capacity
         self._published = 0
+        self._unspelled: list[int] = []
         self._fresh: list[str] = []
         self._tail = ""
         self._deaths_before = record.deaths
@@ -109,6 +113,7 @@ class Step:
         for token in tokens:
             self._push(token)
         self.logprobs.extend(logprobs)
+        self._spell()
         self._published = len(self.tokens)
         self._fresh.clear()
 
@@ -123,6 +128,7 @@ class Step:
     def finish(self, reason: FinishReason, error: ErrorBody | None = None, *, drop_tail: bool = False) -> None:
         """End the step. Held-back text comes out, unless it belongs to a stop string."""
         if self.reason is None:
+            self._spell()
             self.reason, self.error = reason, error
             self._tail = "" if drop_tail else self._stream.flush()
             self.parts.append(self._tail)
@@ -135,6 +141,7 @@ class Step:
 
     def events(self) -> list[EventBase]:
         """Events for what happened since the last commit."""
+        self._spell()
         now = time.time()
         events: list[EventBase] = []
         fresh = self.new_tokens()
@@ -210,11 +217,19 @@ class Step:
         if token in self.stop_tokens:
             self.finish("stop")
             return
-        text, stopped = self._stream.push(token)
-        self.parts.append(text)
-        self._fresh.append(text)
-        if stopped:
+        self._unspelled.append(token)
+        if self._stream.may_stop and self._spell():
             self.finish("stop", drop_tail=True)
+
+    def _spell(self) -> bool:
+        """Make the text of tokens that have none yet; whether a stop string was met. Without any, it can wait."""
+        stopped = False
+        for token in self._unspelled:
+            text, stopped = self._stream.push(token)
+            self.parts.append(text)
+            self._fresh.append(text)
+        self._unspelled.clear()
+        return stopped
 
 
 def sampling_of(generation: Generation, seed: int) -> Sampling:

@@ -5,7 +5,7 @@ A suspect runs alone, so that no other is blamed for its deaths, and is named in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from .step import Step
@@ -24,6 +24,10 @@ class Suspects:
     def include(self, job: Step | Waiting) -> bool:
         """Whether the job is to run alone."""
         return job.suspicion >= self._enough
+
+    def among(self, running: Sequence[Step]) -> list[Step]:
+        """The suspects of several steps."""
+        return [step for step in running if step.claimed.deaths and self.include(step)]
 
     @contextmanager
     def named(self, job: Step | Waiting | None) -> Iterator[None]:

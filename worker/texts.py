@@ -73,6 +73,7 @@ class Stream:
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stops) if stops else None
+        self.may_stop = bool(stops)
 
     def push(self, token: int) -> tuple[str, bool]:
         """Text that became certain, and whether a stop string was met."""
@@ -93,6 +94,8 @@ class Stream:
 
 class NoText:
     """A vocabulary that cannot be read has no text."""
+
+    may_stop = False
 
     def push(self, token: int) -> tuple[str, bool]:
         return "", False

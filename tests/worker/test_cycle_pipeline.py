@@ -313,10 +313,11 @@ def test_an_engine_call_waits_for_the_forward_in_the_air(held: Held) -> None:
     landings: list[int] = []
     engine = PipelinedEngine(held, lambda: landings.append(1))  # type: ignore[arg-type]
     sequence = engine.new()
+    assert engine.stats.sequences == 1
     held.hold(1)
     engine.launch([entry(sequence)])
     assert engine.in_the_air
-    assert engine.stats.sequences == 1, "of before, without waiting"
+    assert engine.stats.forwards == 0, "as they were, without waiting"
     threading.Timer(0.05, held.let_go).start()
     assert engine.length(sequence) == 3
     assert engine.land()[0].token is None

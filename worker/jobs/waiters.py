@@ -26,6 +26,11 @@ class Waiters:
     def __init__(self, connection: Redis, lists: Sequence[str], contact: Contact, wake: Callable[[], None]) -> None:
         self._waiters = [_Waiter(connection, name, contact, wake) for name in lists]
 
+    @property
+    def watching(self) -> bool:
+        """Whether all lists were armed and none has had anything since."""
+        return all(waiter.waiting for waiter in self._waiters)
+
     def arm(self) -> None:
         """Wait, where no wait goes on."""
         for waiter in self._waiters:
@@ -44,14 +49,14 @@ class _Waiter:
         self._contact = contact
         self._wake = wake
         self._orders: SimpleQueue[bool] = SimpleQueue()
-        self._waiting = False
+        self.waiting = False
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def arm(self) -> None:
-        if self._waiting or self._closed:
+        if self.waiting or self._closed:
             return
-        self._waiting = True
+        self.waiting = True
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"tokenloom-wait-{self._name}", daemon=True)
             self._thread.start()
@@ -74,6 +79,6 @@ class _Waiter:
                     self._contact.lost(error)
                     time.sleep(pause * random.uniform(0.5, 1.0))
                     pause = min(2 * pause, 2.0)
-            self._waiting = False
+            self.waiting = False
             self._wake()
         self._link.connection_pool.disconnect()
