@@ -24,7 +24,7 @@ from benchmarks.ours import Ours  # noqa: E402
 from benchmarks.peer import Peer, PeerMissing, Serving  # noqa: E402
 
 #: A cycle may spend this share of its time outside the forward, at 32 sessions.
-OUTSIDE = 0.15
+OUTSIDE = 0.05
 #: What a worker may need besides the model file and the cells in use.
 OVERHEAD = 300 << 20
 

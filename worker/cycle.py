@@ -13,6 +13,7 @@ One thread calls everything here.
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 import time
@@ -108,7 +109,10 @@ class Cycle:
         sys.setswitchinterval(SWITCH)
         engine = load_engine(settings)
         store = Store(connection, keys, f"{worker}#{incarnation}", settings, stopping)
-        return cls(engine, Texts(engine.metadata), store, outcomes, settings, worker, landed)
+        cycle = cls(engine, Texts(engine.metadata), store, outcomes, settings, worker, landed)
+        gc.collect()
+        gc.freeze()  # the vocabulary stays: looking through it would take a collection longer than a forward takes
+        return cycle
 
     def restore(self) -> None:
         """Read the session table a worker of this name left; rebuild cells now if the settings say so."""
