@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kChunkTiles = 12;       // of an item
 constexpr int kGroupsTogether = 2;    // whose weights stay in the first-level cache for all tiles of an item
-constexpr int kMostChunkGroups = 8;   // their weights fit the second-level cache
+constexpr int kMostChunkGroups = 4;   // so that threads end at about the same time
 constexpr int kItemsPerThread = 16;
 constexpr int kItemNumbers = 4096;    // of an item of rounding, about 1 us
 constexpr int kMostTileParts = 4;     // each of which normalizes anew
@@ -131,46 +131,48 @@ void MultiplyOps::quantize_op(ggml_tensor* out, int thread, int threads, void* q
 
 void MultiplyOps::multiply_op(ggml_tensor* out, int thread, int threads, void* op) {
     const auto& node = *static_cast<const Node*>(op);
-    const int tile_chunks = chunks_of(tile_count(*node.rows), kChunkTiles);
+    const Cut how = cut(node);
+    node.team->share(how.tile_chunks * how.group_chunks, thread, threads,
+                     [&](int first, int last, int) { multiply_items(node, how, out, first, last); });
+}
+
+MultiplyOps::Cut MultiplyOps::cut(const Node& node) {
+    Cut out{chunks_of(tile_count(*node.rows), kChunkTiles), 0, 0};
     int groups = 0;
     for (const PackedMatrix* part : node.parts) {
         groups += part->groups();
     }
-    const int chunk = groups * tile_chunks / (node.team->threads() * kItemsPerThread) / kGroupsTogether * kGroupsTogether;
-    const int chunk_groups = std::clamp(chunk, kGroupsTogether, kMostChunkGroups);
-    int items = 0;
+    const int chunk = groups * out.tile_chunks / (node.team->threads() * kItemsPerThread) / kGroupsTogether * kGroupsTogether;
+    out.chunk_groups = std::clamp(chunk, kGroupsTogether, kMostChunkGroups);
     for (const PackedMatrix* part : node.parts) {
-        items += chunks_of(part->groups(), chunk_groups) * tile_chunks;
+        out.group_chunks += chunks_of(part->groups(), out.chunk_groups);
     }
-    node.team->share(items, thread, threads, [&](int first, int last, int) { multiply_items(node, chunk_groups, out, first, last); });
+    return out;
 }
 
-void MultiplyOps::multiply_items(const Node& node, int chunk_groups, ggml_tensor* out, int first, int last) {
+void MultiplyOps::multiply_items(const Node& node, const Cut& cut, ggml_tensor* out, int first, int last) {
     const auto* tiles = static_cast<const uint8_t*>(out->src[0]->data);
     const auto* added = out->src[1] == nullptr ? nullptr : static_cast<const float*>(out->src[1]->data);
     auto* result = static_cast<float*>(out->data);
     const int rows = *node.rows;
     const auto stride = static_cast<size_t>(out->ne[0]);
     const int all_tiles = tile_count(rows);
-    const int tile_chunks = chunks_of(all_tiles, kChunkTiles);
+    const auto tile_of = [&](int chunk) { return all_tiles * chunk / cut.tile_chunks; };
 
-    size_t part = 0;
-    int part_item = 0;  // the part's first item
-    size_t part_row = 0;
     for (int item = first; item < last; ++item) {
-        for (int items; item >= part_item + (items = chunks_of(node.parts[part]->groups(), chunk_groups) * tile_chunks);) {
-            part_item += items;
-            part_row += static_cast<size_t>(node.parts[part]->rows());
-            ++part;
+        const int tile_chunk = item / cut.group_chunks;
+        int chunk = item % cut.group_chunks;
+        size_t part_row = 0;
+        auto part = node.parts.begin();
+        for (int chunks; chunk >= (chunks = chunks_of((*part)->groups(), cut.chunk_groups)); ++part) {
+            chunk -= chunks;
+            part_row += static_cast<size_t>((*part)->rows());
         }
-        const PackedMatrix& matrix = *node.parts[part];
-        const int own = item - part_item;
-        const int group = own / tile_chunks * chunk_groups;
-        const int tile = own % tile_chunks * kChunkTiles;
+        const PackedMatrix& matrix = **part;
+        const int group = chunk * cut.chunk_groups;
         multiply_item(node.kernels->multiply[static_cast<int>(matrix.format())], matrix, group,
-                      std::min(group + chunk_groups, matrix.groups()), tiles, rows, tile,
-                      std::min(tile + kChunkTiles, all_tiles), result + part_row,
-                      added == nullptr ? nullptr : added + part_row, stride);
+                      std::min(group + cut.chunk_groups, matrix.groups()), tiles, rows, tile_of(tile_chunk), tile_of(tile_chunk + 1),
+                      result + part_row, added == nullptr ? nullptr : added + part_row, stride);
     }
 }
 

@@ -1,8 +1,8 @@
 // Packed multiplication within the ggml graph: one node rounds the activations into tiles, later ones multiply.
 //
 // ggml orders nodes, not what happens within one. So rounding is a node of its own, which several multiplications of the
-// same activations share. Within a node the work is cut into items (for a multiplication a few groups of rows by a few
-// tiles), which the team of threads shares out. Every output is computed by one kernel call in one item: how the work
+// same activations share. Within a node the work is cut into items (for a multiplication a few groups of rows by some
+// tiles, tile after tile as the other nodes count theirs), which the team of threads shares out. Every output is computed by one kernel call in one item: how the work
 // falls to the threads changes no bit.
 //
 // A graph may have room for more rows than there are: nodes work on as many as a number says that the graph's owner keeps.
@@ -68,7 +68,14 @@ private:
     ggml_tensor* quantize(ggml_context* context, ggml_tensor* x, int64_t columns, ggml_tensor* weight, Quantization how);
     static void quantize_op(ggml_tensor* out, int thread, int threads, void* quantization);
     static void multiply_op(ggml_tensor* out, int thread, int threads, void* node);
-    static void multiply_items(const Node& node, int chunk_groups, ggml_tensor* out, int first, int last);
+    // How a multiplication is cut into items: by chunks of tiles, within each by chunks of groups.
+    struct Cut {
+        int tile_chunks;
+        int chunk_groups;
+        int group_chunks;  // of all parts
+    };
+    static Cut cut(const Node& node);
+    static void multiply_items(const Node& node, const Cut& cut, ggml_tensor* out, int first, int last);
 
     const Kernels* kernels_;
     ThreadTeam& team_;

@@ -1,4 +1,6 @@
-// A team of threads that does one phase after another: a phase is a number of items, and whoever has time takes some.
+// A team of threads that does one phase after another: a phase is a number of items, and whoever has time takes some. Each
+// thread begins with a range of its own, so that it finds in its caches what it has made in the phase before if phases count
+// their items in the same order; when that is done, it takes from the ends of the others' ranges.
 //
 // The caller's thread is the team's first and never waits for another one to begin: it takes items until none is left, and
 // then waits only for those that others have taken and not finished. A thread that comes late (asleep, or without a core
@@ -25,6 +27,7 @@ namespace tokenloom {
 class ThreadTeam {
 public:
     static constexpr int kAnyNumber = 1 << 30;
+    static constexpr int kMostItems = (1 << 20) - 1;  // of a phase
 
     // `threads`: the caller's included, from 1 up. Throws std::system_error when they cannot be had.
     explicit ThreadTeam(int threads);
@@ -57,7 +60,7 @@ public:
         const auto call = [](const void* context, int first, int last, int thread) {
             (*static_cast<const Body*>(context))(first, last, thread);
         };
-        if (working_ == 1 || items <= 1) {
+        if (working_ == 1 || items <= 1 || items > kMostItems) {
             if (items > 0) {
                 call(&body, 0, items, 0);
             }
@@ -82,22 +85,31 @@ public:
 private:
     using Call = void (*)(const void* context, int first, int last, int thread);
 
+    // Items that nobody has taken, `begin` to `end` - 1. In one word with the phase's number, of which nobody can take from
+    // what he saw of an earlier phase. The bits are enough for kMostItems items and for the phases of some ten minutes.
+    struct alignas(64) Range {
+        std::atomic<uint64_t> untaken{0};
+    };
+    struct Portion {
+        int first;
+        int last;
+    };
+
     void run_phase(int items, int most, Call call, const void* context);
+    Portion take(Range& range, bool own);
     int take_items(int thread);
     void help(int thread);
-    void sleep(int thread);
+    void sleep(int thread, uint32_t seen);
     void wait_for(int finished);
     void wake();
     void dismiss();
 
-    // The phase's number above, the items that nobody has taken below. Only a phase's own ticket can be drawn from, so a late
-    // thread cannot take items of one phase with the body of another.
-    std::atomic<uint64_t> ticket_{0};
-    std::atomic<int> most_{1};  // items of a portion; from the phase before it does no harm
-    // Written before the ticket, read after drawing from it.
+    // Written before the ranges, read after taking from one.
     Call call_ = nullptr;
     const void* context_ = nullptr;
-    int items_ = 0;
+    std::vector<Range> ranges_;                 // by thread
+    std::atomic<int> most_{1};                  // items of a portion; of the phase before it does no harm
+    std::atomic<uint32_t> phase_{0};            // written after the ranges
 
     alignas(64) std::atomic<int> finished_{0};  // items that others have done of this phase
     std::atomic<bool> caller_sleeps_{false};
@@ -105,7 +117,6 @@ private:
     alignas(64) std::atomic<int> working_{1};  // threads of this shift, 1 out of one
     std::atomic<bool> stop_{false};
 
-    uint32_t phase_ = 0;
     double waited_ = 0;
 
     std::mutex mutex_;
