@@ -31,6 +31,9 @@ struct WeightOf<8> {
     using type = Signed;
 };
 
+// Compilers would add in a tree, and keep its leaves in memory.
+TOKENLOOM_INLINE void in_order(__m256i& sum) { __asm__("" : "+x"(sum)); }
+
 struct Avx2 : Ymm {
     template <int bits>
     using Weight = typename WeightOf<bits>::type;
@@ -39,7 +42,7 @@ struct Avx2 : Ymm {
         __m256i wide;
     };
     static constexpr int kGroups = 1;
-    static constexpr int kRounded = 3;
+    static constexpr int kRounded = 6;
     static constexpr int kWhole = 6;
     template <int bits>
     static constexpr bool kStarts = bits != 8;
@@ -62,11 +65,13 @@ struct Avx2 : Ymm {
             sum.pairs = _mm256_maddubs_epi16(w.size, _mm256_sign_epi8(a, w.number));
         } else {
             sum.pairs = _mm256_add_epi16(sum.pairs, _mm256_maddubs_epi16(w.number, a));
+            in_order(sum.pairs);
         }
     }
     template <int bits>
     static TOKENLOOM_INLINE void widen(Sum& sum) {
         sum = {zero(), _mm256_add_epi32(sum.wide, _mm256_madd_epi16(sum.pairs, _mm256_set1_epi16(1)))};
+        in_order(sum.wide);
     }
     static TOKENLOOM_INLINE Float total(const Sum& sum) { return _mm256_cvtepi32_ps(sum.wide); }
 };

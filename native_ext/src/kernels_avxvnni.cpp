@@ -12,7 +12,7 @@ struct AvxVnni : Ymm {
     using Weight = __m256i;
     using Sum = __m256i;
     static constexpr int kGroups = 1;
-    static constexpr int kRounded = 3;
+    static constexpr int kRounded = 6;
     static constexpr int kWhole = 6;
     template <int bits>
     static constexpr bool kStarts = true;
