@@ -1,4 +1,4 @@
-# make demo | test | chaos | lint | install | sanitize | fuzz | bench-setup | bench-llama | clean.
+# make demo | test | chaos | lint | install | sanitize | fuzz | bench-setup | bench-llama | neon | clean.
 # PYTHON=python3.12 chooses the interpreter of .venv.
 PYTHON ?= python3
 VENV := .venv
@@ -81,6 +81,10 @@ $(LLAMA_FOLDER)/bin/libllama.so: | $(VENV)/.tools
 	  -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_BUILD_COMMON=OFF \
 	  -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF
 	PATH=$(CURDIR)/$(BIN):$$PATH cmake --build $(LLAMA_FOLDER) --target llama -j $(CMAKE_BUILD_PARALLEL_LEVEL)
+
+# The kernels for ARM, cross-compiled and emulated: needs g++-aarch64-linux-gnu and qemu-user.
+neon: $(VENV)/.test
+	tests/native/kernels_elsewhere.sh $(BIN)/python
 
 clean:
 	rm -rf $(VENV) build dist tests/protocol/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

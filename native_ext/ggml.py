@@ -6,7 +6,8 @@ the pages in use, up to ``kv_bytes``; weights of types Q4_0, Q4_1, Q5_0, Q5_1, Q
 are packed at load for our own kernels, others stay in the mapped file and are multiplied by ggml.
 
 The environment variable ``TOKENLOOM_KERNELS`` says which kernels: ``auto`` (the default: the fastest that this machine
-has), ``portable``, ``avx2``, ``avxvnni``, ``vnni``, which all give the same bits, or ``ggml``, which packs nothing.
+has), ``portable``, ``avx2``, ``avxvnni``, ``vnni``, ``neon``, which all give the same bits, or ``ggml``, which packs
+nothing.
 """
 
 from __future__ import annotations

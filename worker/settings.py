@@ -42,9 +42,9 @@ class WorkerSettings(BaseSettings):
     threads: int = Field(
         default=0, ge=0, le=4096, description="Threads of a forward; 0 is every core this process may use"
     )
-    kernels: Literal["auto", "portable", "avx2", "avxvnni", "vnni", "ggml"] = Field(
+    kernels: Literal["auto", "portable", "avx2", "avxvnni", "vnni", "neon", "ggml"] = Field(
         default="auto",
-        description="Kernels: auto, portable, avx2, avxvnni, vnni (all give the same bits) or ggml",
+        description="Kernels: auto, portable, avx2, avxvnni, vnni, neon (all give the same bits) or ggml",
     )
     max_batch_tokens: int = Field(default=512, ge=1, le=1 << 16, description="Most tokens in one forward")
     prefill_chunk: int = Field(

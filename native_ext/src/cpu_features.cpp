@@ -66,3 +66,22 @@ bool cpu_has_avx512_vnni() { return false; }
 }  // namespace tokenloom
 
 #endif
+
+#if defined(__aarch64__) && defined(__linux__)
+
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+bool tokenloom::cpu_has_dotprod() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+
+#else
+
+bool tokenloom::cpu_has_dotprod() {
+#if defined(__aarch64__) && defined(__APPLE__)
+    return true;  // all of them
+#else
+    return false;
+#endif
+}
+
+#endif

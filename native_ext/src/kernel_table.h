@@ -23,5 +23,8 @@ extern const Kernels kAvx2Kernels;
 extern const Kernels kAvxVnniKernels;
 extern const Kernels kVnniKernels;
 #endif
+#ifdef TOKENLOOM_NEON_KERNELS
+extern const Kernels kNeonKernels;
+#endif
 
 }  // namespace tokenloom

@@ -1,4 +1,4 @@
-// The multiplication kernels of all x86 instruction sets, over what a set can do with one vector of rows.
+// The multiplication kernels of all instruction sets, over what a set can do with one vector of rows.
 //
 // Included by one translation unit for each instruction set, and internal to it: a function shared with others would run
 // with the instructions of whichever the linker kept. `V` is the instruction set:

@@ -19,6 +19,9 @@ std::span<const Kernels* const> all_kernels() {
         &kAvxVnniKernels,
         &kVnniKernels,
 #endif
+#ifdef TOKENLOOM_NEON_KERNELS
+        &kNeonKernels,
+#endif
     };
     return all;
 }

@@ -23,7 +23,7 @@ bool works(const Kernels& kernels);
 // ggml_mul_mat. Throws EngineError for a name that is unknown or does not work here.
 const Kernels* choose_kernels(std::string_view name);
 
-// By the environment variable TOKENLOOM_KERNELS: auto, portable, avx2, avxvnni, vnni or ggml.
+// By the environment variable TOKENLOOM_KERNELS: auto, portable, avx2, avxvnni, vnni, neon or ggml.
 const Kernels* kernels_of_environment();
 
 }  // namespace tokenloom

@@ -55,7 +55,7 @@ def same_bits(a: Array, b: Array) -> bool:
 
 def test_the_reference_is_there_and_names_are_known() -> None:
     assert set(KERNELS) >= ALWAYS
-    assert set(KERNELS) <= {"portable", "avx2", "avxvnni", "vnni"}
+    assert set(KERNELS) <= {"portable", "avx2", "avxvnni", "vnni", "neon"}
 
 
 @pytest.mark.parametrize(("fault", "passes"), [("none", True), ("wrong", False), ("illegal", False)])
