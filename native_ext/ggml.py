@@ -36,12 +36,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_INT64 = 1 << 63
+
 
 class GgmlEngine:
     """A loaded model. Not for two threads at once; ``forward`` releases the GIL."""
 
     def __init__(self, settings: EngineSettings) -> None:
         """Raises ModelError for a file that cannot be served, EngineError for settings out of range."""
+        for name in ("kv_bytes", "threads", "max_batch_tokens", "max_sequences"):
+            if not -_INT64 <= (value := getattr(settings, name)) < _INT64:
+                raise EngineError(f"{name} is {value}; it must fit 64 bits")
         self._core: _core.Engine | None = core.Engine(
             os.fsencode(settings.model),
             kv_type=settings.kv_type,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -16,6 +17,7 @@ def load_engine(settings: WorkerSettings) -> Engine:
     entry = found.get(settings.engine)
     if entry is None:
         raise SettingsError(f"{PREFIX}ENGINE={settings.engine!r}: not installed; there are {', '.join(sorted(found))}")
+    os.environ[f"{PREFIX}KERNELS"] = settings.kernels  # where engines look for it, however it was spelt
     engine: Engine = entry.load()(
         EngineSettings(
             model=settings.model or Path(),

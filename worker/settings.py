@@ -32,7 +32,7 @@ class WorkerSettings(BaseSettings):
     single_sequence: bool = Field(
         default=False, description="Hold one resident session at a time, swapping sessions in and out"
     )
-    kv_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
+    kv_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = Field(
         default=1 << 30, description="Most memory for KV cells; accepts 512M, 2GiB"
     )
     kv_type: Literal["f16", "int8"] = Field(

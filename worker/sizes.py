@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
@@ -13,7 +14,7 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.match(text)
     if match is None:
         raise ValueError(f"{text!r} is not a size: write a number of bytes, or one such as 512M or 2GiB")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return int(Fraction(match[1]) * _UNITS[match[2].lower()])
 
 
 def show_bytes(size: float) -> str:

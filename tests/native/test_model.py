@@ -158,6 +158,8 @@ def test_the_fingerprint_follows_the_content(tmp_path: Path) -> None:
         ({"threads": -1}, "threads is -1"),
         ({"max_batch_tokens": 0}, "max_batch_tokens is 0"),
         ({"max_sequences": 0}, "max_sequences is 0"),
+        ({"kv_bytes": 1 << 63}, f"kv_bytes is {1 << 63}; it must fit 64 bits"),
+        ({"threads": -(1 << 70)}, f"threads is -{1 << 70}; it must fit 64 bits"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, int], message: str, tmp_path: Path) -> None:
