@@ -11,6 +11,9 @@ namespace tokenloom {
 // out[token * stride + row], float32.
 using MultiplyTile = void (*)(const PackedGroup& first, int groups, const uint8_t* tile, int tokens, float* out, size_t stride);
 
+// With up to so many tokens kernels of rounded formats fetch for themselves what comes next in memory.
+constexpr int kFewTokens = 2;
+
 struct Kernels {
     const char* name;
     MultiplyTile multiply[kPackedFormats];

@@ -135,6 +135,16 @@ TOKENLOOM_INLINE void scale_sums(typename V::Float (&acc)[R][T], const typename 
     }
 }
 
+// With few tokens memory is what kernels wait for. Each block then asks for the one that lies as many groups behind, whose
+// turn comes next; arithmetic and transfers overlap.
+template <int bytes>
+TOKENLOOM_INLINE void fetch(const void* p, size_t behind) {
+#pragma GCC unroll 8
+    for (int at = 0; at < bytes; at += 64) {
+        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + behind + at), 0, 2);
+    }
+}
+
 // R vectors of rows by tokens `first` to `first` + T - 1 of a tile of S.
 template <class V, PackedFormat format, int R, int S, int first, int T>
 void multiply_rounded(const PackedGroup& group, const uint8_t* tile, float* out, size_t stride) {
@@ -162,6 +172,17 @@ void multiply_rounded(const PackedGroup& group, const uint8_t* tile, float* out,
         const auto* scale = reinterpret_cast<const float*>(tile) + 8 * S + first;
         const float* scaled_sum = scale + S;
         const int32_t* starts = reinterpret_cast<const int32_t*>(tile) + 10 * S + first;
+        if constexpr (S <= kFewTokens) {
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r += vectors) {
+                const size_t ahead = static_cast<size_t>(R / vectors) * group.blocks;
+                fetch<traits.block_bytes>(quants[r], ahead * traits.block_bytes);
+                fetch<2 * kGroupRows>(scales[r] + at, ahead * 2 * kGroupRows);
+                if constexpr (traits.minimums || traits.halves) {
+                    fetch<2 * kGroupRows>(minimums[r] + at, ahead * 2 * kGroupRows);
+                }
+            }
+        }
         typename V::Sum sums[R][T];
         start_sums<V, format, 0, R, S, T>(sums, starts);
         if constexpr (traits.bits == 8) {
@@ -282,8 +303,13 @@ void multiply_tile(const PackedGroup& first, int groups, const uint8_t* tile, in
     constexpr int vectors = kGroupRows / V::kLanes;
     PackedGroup group = first;
     for (int done = 0; done < groups;) {
-        const int n = groups - done >= V::kGroups ? V::kGroups : 1;
-        if (n == V::kGroups) {
+        int n = groups - done >= V::kGroups ? V::kGroups : 1;
+        if (!traits.scales && V::kGroups == 1 && tokens == 1 && groups - done >= 2) {  // more chains, whose latencies overlap
+            n = 2;
+            if constexpr (!traits.scales) {
+                multiply_tokens<V, format, 2 * vectors, 1>(group, tile, out, stride);
+            }
+        } else if (n == V::kGroups) {
             multiply_groups<V, format, V::kGroups * vectors>(group, tile, tokens, out, stride);
         } else {
             multiply_groups<V, format, vectors>(group, tile, tokens, out, stride);

@@ -41,7 +41,7 @@ void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, i
         const int groups = std::min(kGroupsTogether, last - g);
         const int64_t begin = int64_t{g} * kGroupRows;
         const int64_t count = std::min<int64_t>(int64_t{groups} * kGroupRows, matrix.rows() - begin);
-        if (g + groups < matrix.groups()) {
+        if (g + groups < matrix.groups() && (rows > kFewTokens || matrix.form() != ActivationForm::rounded)) {
             fetch(matrix.group(g + groups), std::min(kGroupsTogether, matrix.groups() - g - groups), kFormats[static_cast<int>(matrix.format())]);
         }
         for (int tile = first_tile; tile < last_tile; ++tile) {
