@@ -85,8 +85,8 @@ def test_a_worker_that_slept_past_its_lease_changes_nothing_and_begins_again(
         client.open(f"s{number}", seed=number)
         readers.append(Reader(client.session(f"s{number}").step("go", max_tokens=150, ignore_eos=True)))
     wait_until(lambda: all(reader.tokens > 20 for reader in readers), what="running streams")
+    sleeper.send(signal.SIGSTOP)  # before the other starts, which may take longer than the streams would
     make_worker(name="waker", **SLOW)
-    sleeper.send(signal.SIGSTOP)
     wait_until(lambda: owners(redis, ["s0", "s1", "s2", "s3"]) == {"waker"}, 10, what="the takeover")
     sleeper.send(signal.SIGCONT)
     tokens = [tokens_of(reader.done()) for reader in readers]
