@@ -54,7 +54,7 @@ class AsyncFollower:
 class AsyncClient:
     """Opens sessions and finds them again, for asyncio.
 
-    ``redis`` is a URL, or None for ``REDIS_URL``, ``RQ_REDIS_URL`` or the local server. Instead, a pair of clients
+    ``redis`` is a URL, or None for ``RQ_REDIS_URL``, ``REDIS_URL`` or the local server. Instead, a pair of clients
     made by the service may be given: ``connection`` for reading and ``enqueue_connection``, a blocking one, for RQ.
     The other arguments are those of ``Client``. Use it in one event loop; ``async with`` closes its connections.
     """

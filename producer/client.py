@@ -50,7 +50,7 @@ class Follower:
 class Client:
     """Opens sessions and finds them again.
 
-    ``redis`` is a URL, a ``redis.Redis`` (without ``decode_responses``), or None for ``REDIS_URL``, ``RQ_REDIS_URL``
+    ``redis`` is a URL, a ``redis.Redis`` (without ``decode_responses``), or None for ``RQ_REDIS_URL``, ``REDIS_URL``
     or the local server. ``tenant`` is whose share of the worker the jobs count against. ``patience`` is how many
     seconds readers bear with a Redis that is away before they raise RedisUnavailable. With ``max_queue`` jobs waiting,
     new ones raise Overloaded (but closing never does). Thread-safe; making one asks Redis nothing.

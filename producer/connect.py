@@ -13,14 +13,16 @@ import redis.exceptions
 from .errors import RedisUnavailable
 
 DEFAULT_URL = "redis://localhost:6379/0"
-URL_VARIABLES = ("REDIS_URL", "RQ_REDIS_URL")
+
+#: Where to look, in this order: first where RQ's own worker command does, so that both find the same server.
+URL_VARIABLES = ("RQ_REDIS_URL", "REDIS_URL")
 
 #: What a lost connection raises.
 TROUBLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
 
 
 def default_url() -> str:
-    """``REDIS_URL``, or ``RQ_REDIS_URL`` as RQ's own command has it, or the local server."""
+    """``RQ_REDIS_URL``, as RQ's own command has it, or ``REDIS_URL``, or the local server."""
     return next((url for name in URL_VARIABLES if (url := os.environ.get(name))), DEFAULT_URL)
 
 

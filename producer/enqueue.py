@@ -70,12 +70,13 @@ class Enqueuer:
     ) -> JobSpec:
         """The job of a request as RQ's ``enqueue`` takes it. Raises InvalidRequest for reserved names in ``meta``."""
         if job_id is not None and not re.fullmatch(STEP_ID_PATTERN, job_id):
+            allowed = "1-128 characters: letters, digits, underscore, dash"
             raise TokenloomError.of(
                 "invalid",
-                f"step_id: {job_id!r} is no id for a job",
+                f"step_id: {job_id!r} is no id for a job; {allowed}",
                 field="step_id",
                 value=job_id,
-                limit="1-128 characters: letters, digits, underscore, dash",
+                limit=allowed,
             )
         given = dict(options)
         own = {"sessions": list(request.sessions), "tenant": request.tenant, "after": after}

@@ -33,7 +33,7 @@ Start = Callable[..., None]
 @pytest.fixture
 def run(redis_url: str) -> Callable[..., Result]:
     def run(*arguments: str, input: str | None = None, url: str = redis_url) -> Result:
-        return CliRunner(env={"REDIS_URL": url}).invoke(cli.main, arguments, input=input, catch_exceptions=False)
+        return CliRunner(env={"RQ_REDIS_URL": url}).invoke(cli.main, arguments, input=input, catch_exceptions=False)
 
     return run
 

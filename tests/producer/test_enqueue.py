@@ -268,12 +268,14 @@ def test_a_wrong_password_is_said(redis: Redis, valkey: Any) -> None:
         redis.acl_deluser("someone")
 
 
-def test_the_address_comes_from_the_environment(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("REDIS_URL", raising=False)
-    monkeypatch.setenv("RQ_REDIS_URL", redis_url)
-    assert redis_url in repr(Client())
+def test_the_address_comes_from_the_environment_from_where_workers_have_it_first(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RQ_REDIS_URL", raising=False)
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     assert "127.0.0.1:1" in repr(Client())
+    monkeypatch.setenv("RQ_REDIS_URL", redis_url)
+    assert redis_url in repr(Client())
 
 
 def test_what_is_not_an_address_or_decodes_is_refused(redis_url: str) -> None:
@@ -304,4 +306,5 @@ def test_a_step_id_that_rq_would_refuse_is_an_invalid_request(client: Client, re
     body = refused.value.body
     assert (body.field, body.value) == ("step_id", "order 17")
     assert body.limit == "1-128 characters: letters, digits, underscore, dash"
+    assert body.message.endswith(f"; {body.limit}")
     assert not redis.keys("rq:*")
