@@ -60,7 +60,7 @@ class GgmlEngine:
         )
         self._metadata: Mapping[str, Any] | None = None
         kernels, packed, others = self._core.weights()
-        log.info("tokenloom: kernels %s multiply matrices of types %s; ggml those of %s", kernels, packed, others)
+        log.info("tokenloom: matrices for kernels %s: %s; for ggml: %s", kernels, _counted(packed), _counted(others))
 
     @property
     def _open(self) -> _core.Engine:
@@ -121,6 +121,11 @@ class GgmlEngine:
 
     def close(self) -> None:
         self._core = None
+
+
+def _counted(types: Mapping[str, int]) -> str:
+    """Matrices by type, for people: ``210 q4_1, 1 q8_0``."""
+    return ", ".join(f"{count} {name}" for name, count in types.items()) or "none"
 
 
 def load(settings: EngineSettings) -> GgmlEngine:

@@ -54,8 +54,11 @@ def _broken(name: str, why: str) -> click.Command:
 def main() -> None:
     """Token generation through a Redis queue: many sessions, one batched forward.
 
-    The worker itself is RQ's:  rq worker -w tokenloom.worker.BatchWorker -S tokenloom.schemas.MsgpackSerializer steps
-    """
+    The worker itself is RQ's:
+
+    \b
+        rq worker -w tokenloom.worker.BatchWorker -S tokenloom.schemas.MsgpackSerializer steps
+    """  # noqa: D301 - click's mark before lines that stay as they are
 
 
 for _command in (chat, schema, sessions, tail):

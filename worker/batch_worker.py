@@ -117,6 +117,8 @@ class BatchWorker(BaseWorker):
         self._dequeue_strategy = dequeue_strategy
         logs.use(self.settings.log, self.name)
         setup_loghandlers(logging_level, date_format, log_format, name="rq.worker")
+        # What the engine logs goes where RQ's lines go; without a handler, Python shows warnings only.
+        setup_loghandlers(self.log.getEffectiveLevel(), date_format, log_format, name="tokenloom")
         self._install_signal_handlers()
         if self.get_redis_server_version() < OLDEST_REDIS:
             found, needed = (".".join(map(str, version)) for version in (self.get_redis_server_version(), OLDEST_REDIS))

@@ -30,7 +30,9 @@ def setting_rows() -> list[tuple[str, str]]:
     for name, field in WorkerSettings.model_fields.items():
         default = field.get_default(call_default_factory=False)
         shown = "" if default is None or default is PydanticUndefined else value_text(default)
-        rows.append((f"{PREFIX}{name.upper()}", f"{field.description}  [default: {shown or 'none'}]"))
+        # what is required has none, and says so itself
+        end = "" if name == "model" else f"  [default: {shown or 'none'}]"
+        rows.append((f"{PREFIX}{name.upper()}", f"{field.description}{end}"))
     return rows
 
 
@@ -48,6 +50,7 @@ def value_text(value: object) -> str:
     cls=SettingsInHelp,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     options_metavar="[RQ OPTIONS]",
+    short_help="Serve queues with a model; lists all settings.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[QUEUE]...")
 def worker(arguments: tuple[str, ...]) -> None:
@@ -55,11 +58,12 @@ def worker(arguments: tuple[str, ...]) -> None:
 
     This is RQ's own worker command with two options filled in:
 
+    \b
         rq worker -w tokenloom.worker.BatchWorker -S tokenloom.schemas.MsgpackSerializer steps
 
     All its other options may be given here as well: --url, --name, --burst, --max-jobs, --with-scheduler, ...;
     `rq worker --help` lists them.
-    """
+    """  # noqa: D301 - click's mark before lines that stay as they are
     from rq.cli.cli import main
     from rq.cli.workers import worker as _  # noqa: F401 - adds the command
 

@@ -25,7 +25,7 @@ class SettingsError(ValueError):
 class WorkerSettings(BaseSettings):
     """Everything a worker can be told. ``tokenloom worker --help`` lists this with the defaults."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True)
 
     model: Path | None = Field(default=None, description="Path of the GGUF model file (required)")
     engine: str = Field(default="ggml", description="Entry point of group tokenloom.engines that runs the model")
@@ -67,7 +67,9 @@ class WorkerSettings(BaseSettings):
         default=1024, ge=1, le=1 << 16, description="Most jobs taken from the queue and not finished"
     )
     namespace: str = Field(
-        default=DEFAULT_NAMESPACE, pattern=r"^[A-Za-z0-9._:-]{1,64}$", description="Prefix of every key"
+        default=DEFAULT_NAMESPACE,
+        pattern=r"^[A-Za-z0-9._:-]{1,64}$",
+        description="Prefix of every key; clients have to name the same",
     )
     restore: Literal["lazy", "eager"] = Field(
         default="lazy", description="Rebuild the last run's cells when next needed, or at start"

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,17 @@ def test_text_is_rqs_own_and_a_job_cannot_break_its_lines(
     assert "two?lines ?[31mred" in output
     assert "\x1b[31m" not in output
     assert not any(line.startswith("12:00:00 Worker w: all is well") for line in output.splitlines())
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_the_log_says_which_model_is_served_and_by_which_kernels(
+    style: str, model_path: Path, make_worker: MakeWorker
+) -> None:
+    worker = make_worker(model=model_path, kernels="portable", log=style, threads=1, kv_bytes="3M")
+    assert worker.terminate() == 0
+    output = worker.output()
+    assert output.count("tokenloom: matrices for kernels portable: 210 q4_1, 1 q8_0; for ggml: none") == 1
+    assert output.count(": context of 8192 tokens, threads 1, cells of 128 tokens at most") == 1
 
 
 def record_of(*arguments: Any, **more: Any) -> logging.LogRecord:

@@ -58,8 +58,9 @@ def test_no_redis_for_a_worker(model_path: Path) -> None:
     assert said.endswith("start one, for example with `valkey-server`, or name another with --url or RQ_REDIS_URL")
 
 
-def test_no_model_set(redis_url: str) -> None:
-    code, said = rq_worker(redis_url)
+@pytest.mark.parametrize("environment", [{}, {"TOKENLOOM_MODEL": ""}], ids=["unset", "empty"])
+def test_no_model_set(redis_url: str, environment: dict[str, str]) -> None:
+    code, said = rq_worker(redis_url, **environment)
     assert code == 1
     assert said == (
         "tokenloom: TOKENLOOM_MODEL is not set: give the path of a GGUF model file, e.g. TOKENLOOM_MODEL=model.gguf"
@@ -108,6 +109,14 @@ def test_an_unknown_engine(redis_url: str, model_path: Path) -> None:
     code, said = rq_worker(redis_url, TOKENLOOM_MODEL=model_path, TOKENLOOM_ENGINE="cuda")
     assert code == 1
     assert said == "tokenloom: TOKENLOOM_ENGINE='cuda': not installed; there are fake, ggml"
+
+
+def test_less_memory_than_the_models_smallest_piece_of_cells(redis_url: str, model_path: Path) -> None:
+    code, said = rq_worker(redis_url, TOKENLOOM_MODEL=model_path, TOKENLOOM_KV_BYTES="1M")
+    assert code == 1
+    assert said == (
+        "tokenloom: TOKENLOOM_KV_BYTES is 1048576; this model needs at least 1474560, one page of 64 tokens"
+    )
 
 
 def test_settings_that_are_wrong_or_misspelt(redis_url: str) -> None:

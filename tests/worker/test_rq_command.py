@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from redis import Redis
 
 from job_tools import enqueue, status
+from tokenloom.producer.cli import main
+from tokenloom.schemas.jobs import HOW_TO_RUN
 from tokenloom.worker.command import rq_arguments, worker
 from tokenloom.worker.settings import WorkerSettings
 
@@ -22,8 +24,14 @@ def test_help_lists_every_setting_with_default_and_meaning() -> None:
     for name, field in WorkerSettings.model_fields.items():
         line = next(line for line in shown.output.splitlines() if line.startswith(f"  TOKENLOOM_{name.upper()} "))
         assert str(field.description) in line
-        assert "[default: " in line
+        assert ("[default: " in line) == ("(required)" not in line)
     assert "[default: 3.0]" in shown.output
+
+
+def test_help_shows_the_command_in_one_line_to_be_copied() -> None:
+    for command in (worker, main):
+        shown = CliRunner().invoke(command, ["--help"])
+        assert HOW_TO_RUN in [line.strip() for line in shown.output.splitlines()]
 
 
 def test_arguments_are_rqs_and_the_queue_is_steps_unless_named() -> None:
