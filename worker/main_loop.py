@@ -60,7 +60,7 @@ class MainLoop:
         idle_since = time.monotonic()
         while not self._stopped():
             came = self._take()
-            self._while_in_the_air(came)
+            self._while_in_the_air()
             worked = cycle.turn()
             for claimed in worker.active.expired(time.monotonic()):
                 cycle.interrupt(claimed.id, "timeout")
@@ -111,20 +111,19 @@ class MainLoop:
             self._cycle.take(jobs)
         return bool(jobs)
 
-    def _while_in_the_air(self, came: bool) -> None:
-        """While a forward runs: begin what comes, so that the next forward has it. A landing leaves a note."""
+    def _while_in_the_air(self) -> None:
+        """While a forward runs: begin and end what is to, so that the next one goes by it. A landing leaves a note."""
         worker, cycle = self._worker, self._cycle
         watch = True
         while cycle.in_the_air and not worker.intake.lost:
-            if came:
-                cycle.admit()
+            cycle.admit()
             if watch and self._room() > 0 and not worker.intake.suspended:
                 self._waiters.arm()
             worker.notes.wait(1.0)
             if cycle.in_the_air:
                 worker.read_notes(cycle)
                 # an alarm that brings nothing is not believed again before the next forward
-                came = watch = self._take()
+                watch = self._take()
 
     def _limit_reached(self, idle: float) -> bool:
         worker, limits = self._worker, self._limits
