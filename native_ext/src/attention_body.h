@@ -103,15 +103,16 @@ TOKENLOOM_INLINE void mix_columns(const float* weights, int positions, const T* 
 }
 
 template <int N, typename T>
-TOKENLOOM_INLINE void mix(const float* weights, int positions, const T* values, size_t stride, const float* factors, float* output, int padded,
-                          const char* next) {
+TOKENLOOM_INLINE void mix(const float* weights, int positions, const T* values, size_t stride, const float* factors, float* output,
+                          int padded, const char* next) {
     constexpr int across = Vector::across;
+    const auto next_at = [&](int d) { return next == nullptr ? next : next + d * sizeof(T); };
     int d = 0;
     for (; d + across * Vector::lanes <= padded; d += across * Vector::lanes) {
-        mix_columns<N, across>(weights, positions, values + d, stride, factors, output + d, padded, next == nullptr ? next : next + d * sizeof(T));
+        mix_columns<N, across>(weights, positions, values + d, stride, factors, output + d, padded, next_at(d));
     }
     for (; d < padded; d += Vector::lanes) {
-        mix_columns<N, 1>(weights, positions, values + d, stride, factors, output + d, padded, next == nullptr ? next : next + d * sizeof(T));
+        mix_columns<N, 1>(weights, positions, values + d, stride, factors, output + d, padded, next_at(d));
     }
 }
 

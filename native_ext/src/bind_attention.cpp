@@ -85,7 +85,8 @@ py::tuple attend_runs(const Floats& query, const Floats& keys, const Floats& val
         throw py::value_error("query must be (rows, heads, head_size), keys and values (pages, 64, kv_heads, head_size)");
     }
     const auto pages = static_cast<int>(keys.shape(0));
-    const AttentionShape shape = shape_of(static_cast<int>(query.shape(1)), static_cast<int>(keys.shape(2)), static_cast<int>(query.shape(2)));
+    const AttentionShape shape =
+        shape_of(static_cast<int>(query.shape(1)), static_cast<int>(keys.shape(2)), static_cast<int>(query.shape(2)));
     const std::vector<Run> runs = runs_of(given, pages);
     if (runs.empty() || runs.back().first_row + runs.back().rows != query.shape(0)) {
         throw py::value_error("the runs' rows must be those of the query");
@@ -106,8 +107,8 @@ py::tuple attend_runs(const Floats& query, const Floats& keys, const Floats& val
     std::vector<float> stored(plan.stored_floats);
     AttentionScratch scratch(shape);
     Floats output({query.shape(0), query.shape(1), query.shape(2)});
-    const AttentionWork work{kernels_named(kernels), shape,  plan, runs, pool, 0, query.data(), static_cast<size_t>(shape.heads) * shape.head_size,
-                             nullptr, 0, output.mutable_data(), stored.data()};
+    const AttentionWork work{kernels_named(kernels), shape, plan, runs, pool, 0, query.data(),
+                             static_cast<size_t>(shape.heads) * shape.head_size, nullptr, 0, output.mutable_data(), stored.data()};
     py::list seconds;
     for (int i = 0; i < repeat; ++i) {
         const double start = cpu_seconds();

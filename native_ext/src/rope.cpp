@@ -26,7 +26,8 @@ void sine_cosine(double angle, double& sine, double& cosine) {
     }
     s = s * square * r + r;
     double c = 1.0 / 20922789888000.0;
-    for (const double factorial : {-1.0 / 87178291200.0, 1.0 / 479001600.0, -1.0 / 3628800.0, 1.0 / 40320.0, -1.0 / 720.0, 1.0 / 24.0, -0.5, 1.0}) {
+    for (const double factorial :
+         {-1.0 / 87178291200.0, 1.0 / 479001600.0, -1.0 / 3628800.0, 1.0 / 40320.0, -1.0 / 720.0, 1.0 / 24.0, -0.5, 1.0}) {
         c = c * square + factorial;
     }
     const double quarter = turns - 4 * std::floor(turns / 4);
