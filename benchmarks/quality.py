@@ -51,6 +51,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--windows", type=int, default=9, help=f"of {WINDOW} tokens each (default: 9, 4,608 tokens)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--kernels", default="auto", help="ours: TOKENLOOM_KERNELS (default: auto)")
+    parser.add_argument(
+        "--reuse", type=Path, help="llama.cpp's figures, of this model and text, from an earlier --json"
+    )
     parser.add_argument("--json", type=Path, help="write every figure here")
     options = parser.parse_args()
     options.types = options.types.split(",")
@@ -70,6 +73,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Every type's figures, printed as they come."""
     source = Source.read(options.model)
     tokens = windows(options.model, options.windows)
+    known = earlier(options)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="tokenloom-quality-") as name:
         folder = Path(name)
@@ -79,9 +83,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             began = time.monotonic()
             path = source.write(folder / "model.gguf", kind)
             mine = divergence(true, ours(path, tokens, options.threads, options.kernels))
-            logits = llama_cpp.logits(path, tokens, folder / "model.npy", threads=options.threads)
-            theirs = divergence(true, iter(logits))
-            del logits
+            if kind in known:
+                theirs = known[kind]
+            else:
+                theirs = divergence(
+                    true, iter(llama_cpp.logits(path, tokens, folder / "model.npy", threads=options.threads))
+                )
             found[kind] = {
                 "tokenloom": asdict(mine),
                 "llama_cpp": asdict(theirs),
@@ -92,6 +99,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             }
             show(kind, mine, theirs)
     return found
+
+
+def earlier(options: argparse.Namespace) -> dict[str, Divergence]:
+    """llama.cpp's figures of an earlier run: they do not change with ours."""
+    if options.reuse is None:
+        return {}
+    report = json.loads(options.reuse.read_text())
+    if (report["model"], report["tokens"]) != (options.model.name, options.windows * WINDOW):
+        raise SystemExit(f"--reuse: {options.reuse} is of {report['model']} and {report['tokens']} tokens")
+    return {kind: Divergence(**entry["llama_cpp"]) for kind, entry in report["types"].items()}
 
 
 def show(kind: str, mine: Divergence, theirs: Divergence) -> None:

@@ -8,15 +8,24 @@ are packed at load for our own kernels, others stay in the mapped file and are m
 The environment variable ``TOKENLOOM_KERNELS`` says which kernels: ``auto`` (the default: the fastest that this machine
 has), ``portable``, ``avx2``, ``avxvnni``, ``vnni``, ``neon``, which all give the same bits, or ``ggml``, which packs
 nothing.
+
+``TOKENLOOM_PACKED_CACHE`` says where packed weights are kept, so that the next load maps them instead of packing again
+and workers on one machine share their pages: ``off`` (the default), ``beside`` for the model's own folder, or a folder.
+The file's name holds the model's, and the beginning of its fingerprint. It may be deleted at any time.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from tokenloom.native_ext.engine import (
     EngineError,
@@ -24,6 +33,7 @@ from tokenloom.native_ext.engine import (
     EngineStats,
     Entry,
     Geometry,
+    ModelError,
     Output,
     TokenLogprobs,
 )
@@ -37,6 +47,38 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _INT64 = 1 << 63
+#: Seconds of packing after which its progress is shown.
+SHOWN_AFTER = 0.5
+
+
+def cache_folder(model: Path) -> Path | None:
+    """Where TOKENLOOM_PACKED_CACHE says that packed weights of the model are kept; None for nowhere."""
+    where = os.environ.get("TOKENLOOM_PACKED_CACHE", "")
+    if where in ("", "off"):
+        return None
+    return Path(model).absolute().parent if where == "beside" else Path(where)
+
+
+def cache_name(model: Path, fingerprint: str) -> str:
+    """Of the file with its packed weights."""
+    return f"{Path(model).name}.{fingerprint[:16]}.packed"
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Takes bytes done and in all, and shows them when it lasts. None where nobody watches: stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with tqdm(
+        desc=title, unit="B", unit_scale=True, unit_divisor=1024, delay=SHOWN_AFTER, mininterval=0, leave=False
+    ) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
 
 
 class GgmlEngine:
@@ -47,20 +89,39 @@ class GgmlEngine:
         for name in ("kv_bytes", "threads", "max_batch_tokens", "max_sequences"):
             if not -_INT64 <= (value := getattr(settings, name)) < _INT64:
                 raise EngineError(f"{name} is {value}; it must fit 64 bits")
-        self._core: _core.Engine | None = core.Engine(
-            os.fsencode(settings.model),
-            kv_type=settings.kv_type,
-            kv_bytes=settings.kv_bytes,
-            threads=settings.threads,
-            max_batch_tokens=settings.max_batch_tokens,
-            max_sequences=settings.max_sequences,
-        )
-        self._geometry = Geometry(
-            fingerprint=fingerprint(settings.model, self._core.header_bytes()), **self._core.geometry()
-        )
+        model = os.fsencode(settings.model)
+        folder = cache_folder(settings.model)
+        before = "" if folder is None else fingerprint(settings.model, core.header_bytes(model))
+        cache = None if folder is None else folder / cache_name(settings.model, before)
+        with progress_bar(f"packing {Path(settings.model).name}") as progress:
+            self._core: _core.Engine | None = core.Engine(
+                model,
+                kv_type=settings.kv_type,
+                kv_bytes=settings.kv_bytes,
+                threads=settings.threads,
+                max_batch_tokens=settings.max_batch_tokens,
+                max_sequences=settings.max_sequences,
+                packed_cache="" if cache is None else os.fsencode(cache),
+                fingerprint=before,
+                progress=progress,
+            )
+        after = fingerprint(settings.model, self._core.header_bytes())
+        if cache is not None:
+            self._check(settings.model, cache, before == after)
+        self._geometry = Geometry(fingerprint=after, **self._core.geometry())
         self._metadata: Mapping[str, Any] | None = None
         kernels, packed, others = self._core.weights()
         log.info("tokenloom: matrices for kernels %s: %s; for ggml: %s", kernels, _counted(packed), _counted(others))
+
+    def _check(self, model: Path, cache: Path, same: bool) -> None:
+        """Log what became of the packed weights' file; refuse them if the model has changed since it was named."""
+        _, failed, note = self._open.packed_cache()
+        if not same:
+            self._core = None
+            cache.unlink(missing_ok=True)
+            raise ModelError(f"{model}: the file was replaced while it was loaded")
+        if note:
+            log.log(logging.WARNING if failed else logging.INFO, "tokenloom: %s", note)
 
     @property
     def _open(self) -> _core.Engine:

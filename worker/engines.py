@@ -26,6 +26,7 @@ def load_engine(settings: WorkerSettings) -> Engine:
     if entry is None:
         raise SettingsError(f"{PREFIX}ENGINE={settings.engine!r}: not installed; there are {', '.join(sorted(found))}")
     os.environ[f"{PREFIX}KERNELS"] = settings.kernels  # where engines look for it, however it was spelt
+    os.environ[f"{PREFIX}PACKED_CACHE"] = settings.packed_cache
     wanted = EngineSettings(
         model=settings.model or Path(),
         kv_bytes=settings.kv_bytes,

@@ -50,7 +50,7 @@ def use(style: Literal["text", "json"], worker: str) -> None:
     """
     if style == "text":
         return
-    for name in ("rq.worker", "rq.job", "rq.queue", "rq.scheduler"):
+    for name in ("rq.worker", "rq.job", "rq.queue", "rq.scheduler", "tokenloom"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True

@@ -46,6 +46,11 @@ class WorkerSettings(BaseSettings):
         default="auto",
         description="Kernels: auto, portable, avx2, avxvnni, vnni, neon (all give the same bits) or ggml",
     )
+    packed_cache: str = Field(
+        default="off",
+        min_length=1,
+        description="Where packed weights are kept for the next start: off, beside the model, or a folder",
+    )
     max_batch_tokens: int = Field(default=512, ge=1, le=1 << 16, description="Most tokens in one forward")
     prefill_chunk: int = Field(
         default=128, ge=1, le=1 << 16, description="Most prompt tokens of one session in one forward while others wait"

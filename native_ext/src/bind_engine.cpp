@@ -1,5 +1,6 @@
 #include <pybind11/numpy.h>
 
+#include <chrono>
 #include <memory>
 
 #include "bindings.h"
@@ -161,6 +162,26 @@ py::tuple weights(const Engine& engine) {
     return py::make_tuple(kernels == nullptr ? "ggml" : kernels->name, counts(engine.model().packed_types()), counts(engine.model().unpacked_types()));
 }
 
+// Reports to a callable (done, total), at most ten times a second, and lets Python's handlers of signals run: either may
+// raise, which ends the load. The callable must outlive what is returned.
+Progress progress_of(py::handle callable) {
+    using Clock = std::chrono::steady_clock;
+    return [callable, last = Clock::time_point{}](uint64_t done, uint64_t total) mutable {
+        const auto now = Clock::now();
+        if (done < total && now - last < std::chrono::milliseconds(100)) {
+            return;
+        }
+        last = now;
+        const py::gil_scoped_acquire gil;
+        if (PyErr_CheckSignals() != 0) {
+            throw py::error_already_set();
+        }
+        if (!callable.is_none()) {
+            callable(done, total);
+        }
+    };
+}
+
 int64_t pages_needed(const Engine& engine, const py::dict& growth) {
     std::vector<std::pair<SequenceId, int64_t>> pairs;
     for (const auto& [sequence, tokens] : growth) {
@@ -173,16 +194,26 @@ int64_t pages_needed(const Engine& engine, const py::dict& growth) {
 
 void bind_engine(py::module_& m) {
     py::class_<Engine>(m, "Engine")
-        .def(py::init([](std::string model, std::string kv_type, int64_t kv_bytes, int64_t threads, int64_t max_batch_tokens, int64_t max_sequences) {
+        .def(py::init([](std::string model, std::string kv_type, int64_t kv_bytes, int64_t threads, int64_t max_batch_tokens,
+                         int64_t max_sequences, std::string packed_cache, std::string fingerprint, const py::object& progress, int64_t fixed_threads) {
+                 Packing packing{std::move(packed_cache), std::move(fingerprint), progress_of(progress)};
                  const py::gil_scoped_release release;
-                 return std::make_unique<Engine>(EngineSettings{std::move(model), std::move(kv_type), kv_bytes, threads, max_batch_tokens, max_sequences});
+                 return std::make_unique<Engine>(EngineSettings{std::move(model), std::move(kv_type), kv_bytes, threads, max_batch_tokens,
+                                                                max_sequences, std::move(packing), fixed_threads});
              }),
-             py::arg("model"), py::arg("kv_type"), py::arg("kv_bytes"), py::arg("threads"), py::arg("max_batch_tokens"), py::arg("max_sequences"))
+             py::arg("model"), py::arg("kv_type"), py::arg("kv_bytes"), py::arg("threads"), py::arg("max_batch_tokens"), py::arg("max_sequences"),
+             py::arg("packed_cache") = "", py::arg("fingerprint") = "", py::arg("progress") = py::none(), py::arg("fixed_threads") = 0)
         .def("geometry", &geometry)
         .def("metadata", [](const Engine& engine) { return metadata_dict(engine.model().file()); })
         .def("header_bytes", [](const Engine& engine) { return engine.model().file().data_offset(); })
         .def("stats", &stats)
         .def("weights", &weights)
+        .def("packed_cache", [](const Engine& engine) {
+            const PackedWeights& packed = engine.model().packed();
+            const auto length = static_cast<Py_ssize_t>(packed.note.size());
+            return py::make_tuple(packed.cache != nullptr, packed.failed,
+                                  py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(packed.note.data(), length, "replace")));
+        })
         .def("create", &Engine::create)
         .def("remove", &Engine::remove, py::arg("sequence"))
         .def("clone", &Engine::clone, py::arg("sequence"), py::arg("upto"))

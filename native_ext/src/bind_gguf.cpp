@@ -53,6 +53,14 @@ void bind_gguf(py::module_& m) {
             return metadata_dict(file);
         },
         py::arg("path"));
+    // Where a model file's tensor data begin.
+    m.def(
+        "header_bytes",
+        [](const std::string& path) {
+            const MappedFile mapped(path);
+            return GgufFile(mapped).data_offset();
+        },
+        py::arg("path"));
 }
 
 }  // namespace tokenloom

@@ -82,8 +82,9 @@ size_t logits_rows(const Entry& entry) {
 
 Engine::Engine(const EngineSettings& settings)
     : kernels_(kernels_of_environment()),
-      model_(settings.model, kernels_ != nullptr),
-      team_(thread_count(settings.threads)),
+      model_(settings.model, kernels_ != nullptr, settings.packing),
+      team_(settings.fixed_threads > 0 ? in_range("fixed_threads", settings.fixed_threads, 1, 64) : thread_count(settings.threads)),
+      fixed_threads_(settings.fixed_threads > 0),
       choice_(team_.threads()),
       max_batch_tokens_(in_range("max_batch_tokens", settings.max_batch_tokens, 1, 1 << 20)),
       page_bytes_(bytes_of_page(model_.hparams(), kv_type_of(settings.kv_type))),
@@ -167,7 +168,7 @@ std::vector<Output> Engine::forward(std::span<const Entry> batch) {
         pool_.copy(copy.from, copy.to, copy.positions);
     }
     const FlatBatch flat = flatten(batch, reservation);
-    const int threads = choice_.choose(flat.rows());
+    const int threads = fixed_threads_ ? team_.threads() : choice_.choose(flat.rows());
     const CpuSeconds cpu;
     const ThreadTeam::Shift shift(team_, threads);
     const std::span<const float> logits = forward_.run(flat, threads);

@@ -30,6 +30,8 @@ struct EngineSettings {
     int64_t threads = 0;           // 0: every core this process may use; more than that are not taken
     int64_t max_batch_tokens = 512;
     int64_t max_sequences = 1024;
+    Packing packing;
+    int64_t fixed_threads = 0;  // for tests: exactly so many, whatever the cores and the clock say; 0: as above
 };
 
 enum class Rows { none, last, all };
@@ -85,6 +87,7 @@ private:
     const Kernels* kernels_;  // null: ggml's own multiplication
     Model model_;
     ThreadTeam team_;
+    bool fixed_threads_;
     ThreadChoice choice_;
     int max_batch_tokens_;
     int64_t page_bytes_;

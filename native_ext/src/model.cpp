@@ -48,7 +48,8 @@ std::string types_that_multiply() {
 
 }  // namespace
 
-Model::Model(const std::string& path, bool pack) : mapped_(path), file_(mapped_), hparams_(read_hparams(file_)), pack_(pack) {
+Model::Model(const std::string& path, bool pack, const Packing& packing)
+    : mapped_(path), file_(mapped_), hparams_(read_hparams(file_)), pack_(pack) {
     ggml_cpu_init();
     const HParams& h = hparams_;
 
@@ -105,14 +106,11 @@ Model::Model(const std::string& path, bool pack) : mapped_(path), file_(mapped_)
     check_memory();
     fill_vectors();
     if (pack_) {
-        pack_weights();
+        pack_weights(packing);
     }
-    for (const Layer& layer : layers_) {
-        for (const Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.attention_out, &layer.gate, &layer.up, &layer.down}) {
-            count(*m);
-        }
+    for (const Matrix* m : matrices()) {
+        count(*m);
     }
-    count(output_);
 }
 
 const GgufTensor& Model::require(const std::string& name) const {
@@ -193,29 +191,37 @@ void Model::fill_vectors() {
     pending_.clear();
 }
 
-void Model::pack_weights() {
+std::vector<Matrix*> Model::matrices() {
+    std::vector<Matrix*> all;
     for (Layer& layer : layers_) {
         for (Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.attention_out, &layer.gate, &layer.up, &layer.down}) {
-            pack(*m);
+            all.push_back(m);
         }
     }
-    pack(output_);
+    all.push_back(&output_);
+    return all;
+}
+
+void Model::pack_weights(const Packing& packing) {
+    std::vector<Matrix*> packable;
+    std::vector<PackSource> sources;
+    for (Matrix* m : matrices()) {
+        const ggml_tensor* weight = m->weight;
+        if (PackedMatrix::can_pack(weight->type)) {
+            packable.push_back(m);
+            sources.push_back({weight->type, static_cast<const uint8_t*>(weight->data), weight->ne[1], weight->ne[0]});
+        }
+    }
+    packed_ = pack_all(sources, packing, [&](const PackSource& s) { mapped_.release(s.data, ggml_row_size(s.type, s.columns) * s.rows); });
+    for (size_t i = 0; i < packable.size(); ++i) {
+        packable[i]->packed = &packed_.matrices[i];
+        packed_bytes_ += packed_.matrices[i].bytes();
+    }
     if (output_.weight->data == mapped_.data() + embedding_->offset) {
         packed_embedding_ = output_.packed;
     }
     // What the kernel mapped around the pages that were touched; weights that ggml multiplies come back as they are used.
     mapped_.release(mapped_.data() + file_.data_offset(), mapped_.size() - file_.data_offset());
-}
-
-void Model::pack(Matrix& matrix) {
-    const ggml_tensor* weight = matrix.weight;
-    if (!PackedMatrix::can_pack(weight->type)) {
-        return;
-    }
-    const auto* data = static_cast<const uint8_t*>(weight->data);
-    matrix.packed = &packed_.emplace_back(weight->type, data, weight->ne[1], weight->ne[0]);
-    packed_bytes_ += matrix.packed->bytes();
-    mapped_.release(data, ggml_nbytes(weight));
 }
 
 void Model::count(const Matrix& matrix) {

@@ -12,7 +12,6 @@
 #include <ggml-backend.h>
 #include <ggml.h>
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +23,7 @@
 #include "hparams.h"
 #include "mapped_file.h"
 #include "packed_matrix.h"
+#include "packing.h"
 
 namespace tokenloom {
 
@@ -56,7 +56,7 @@ class Model {
 public:
     // Opens, checks and maps the file, and packs its weights if `pack`. Throws ModelError, also when the weights are larger than the
     // memory this process may use (cells come on top of it and are not counted, since they grow with use).
-    explicit Model(const std::string& path, bool pack);
+    Model(const std::string& path, bool pack, const Packing& packing);
 
     const GgufFile& file() const { return file_; }
     const HParams& hparams() const { return hparams_; }
@@ -73,6 +73,8 @@ public:
     const std::map<std::string, int>& packed_types() const { return packed_types_; }
     const std::map<std::string, int>& unpacked_types() const { return unpacked_types_; }
     uint64_t packed_bytes() const { return packed_bytes_; }
+    // With what became of the file for them.
+    const PackedWeights& packed() const { return packed_; }
 
     // True when ggml multiplies some weight's rows in groups (it does on some ARM CPUs), in which case an even number of
     // rows in a batch takes another path than an odd one and may give other bits.
@@ -88,8 +90,8 @@ private:
     ggml_tensor* weight(const GgufTensor& tensor);
     ggml_tensor* vector(const std::string& name, int64_t size, bool required);
     void fill_vectors();
-    void pack_weights();
-    void pack(Matrix& matrix);
+    void pack_weights(const Packing& packing);
+    std::vector<Matrix*> matrices();
     void count(const Matrix& matrix);
     void refuse_unused() const;
     void check_memory() const;
@@ -114,7 +116,7 @@ private:
 
     const GgufTensor* embedding_ = nullptr;
     const PackedMatrix* packed_embedding_ = nullptr;  // when the output head is the same matrix, and packed
-    std::deque<PackedMatrix> packed_;
+    PackedWeights packed_;
     std::vector<Layer> layers_;
     ggml_tensor* output_norm_ = nullptr;
     Matrix output_;

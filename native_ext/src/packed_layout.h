@@ -35,6 +35,9 @@
 
 namespace tokenloom {
 
+// Of the weights' layouts as a whole: another number whenever any of them changes, so that kept files of the old ones are refused.
+constexpr uint32_t kPackedLayout = 1;
+
 constexpr int kGroupRows = 16;
 constexpr int kBlock = 32;
 constexpr int kTileTokens = 6;

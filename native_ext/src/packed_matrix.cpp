@@ -86,7 +86,7 @@ size_t PackedMatrix::bytes_of(ggml_type type, int64_t rows, int64_t columns) {
     return blocks * (traits.block_bytes + streams * kGroupRows * sizeof(ggml_fp16_t));
 }
 
-PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, int64_t columns)
+PackedMatrix::PackedMatrix(ggml_type type, int64_t rows, int64_t columns, const uint8_t* packed)
     : type_(type),
       format_(*format_of(type)),
       rows_(rows),
@@ -94,7 +94,11 @@ PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, in
       groups_(static_cast<int>(groups_of(rows))),
       quant_bytes_(static_cast<size_t>(groups_) * blocks() * traits().block_bytes),
       scale_bytes_(static_cast<size_t>(groups_) * blocks() * kGroupRows * sizeof(ggml_fp16_t)),
-      storage_(static_cast<uint8_t*>(::operator new(bytes(), std::align_val_t{64}))) {
+      data_(packed) {}
+
+PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, int64_t columns) : PackedMatrix(type, rows, columns, nullptr) {
+    storage_.reset(static_cast<uint8_t*>(::operator new(bytes(), std::align_val_t{64})));
+    data_ = storage_.get();
     if (!traits().scales) {
         for (int g = 0; g < groups_; ++g) {
             pack_whole(data, g);
@@ -112,17 +116,18 @@ PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, in
     }
 }
 
-// Of a group; the other stream begins scale_bytes_ behind.
-uint16_t* PackedMatrix::scales(int group) const {
-    return reinterpret_cast<uint16_t*>(storage_.get() + quant_bytes_) + static_cast<size_t>(group) * blocks() * kGroupRows;
+// Where a group's scales begin; the other stream is scale_bytes_ behind.
+size_t PackedMatrix::scales_at(int group) const {
+    return quant_bytes_ + static_cast<size_t>(group) * blocks() * kGroupRows * sizeof(uint16_t);
 }
 
 PackedGroup PackedMatrix::group(int index) const {
-    const uint8_t* quants = storage_.get() + static_cast<size_t>(index) * blocks() * traits().block_bytes;
+    const uint8_t* quants = data_ + static_cast<size_t>(index) * blocks() * traits().block_bytes;
     if (!traits().scales) {
         return {quants, nullptr, nullptr, blocks()};
     }
-    return {quants, scales(index), has_second() ? scales(index) + scale_bytes_ / sizeof(uint16_t) : nullptr, blocks()};
+    const auto* scales = reinterpret_cast<const uint16_t*>(data_ + scales_at(index));
+    return {quants, scales, has_second() ? scales + scale_bytes_ / sizeof(uint16_t) : nullptr, blocks()};
 }
 
 void PackedMatrix::read_row(int64_t row, float* out) const {
@@ -160,7 +165,7 @@ void PackedMatrix::pack_row(const uint8_t* source, int64_t row) {
     const int lane = static_cast<int>(row % kGroupRows);
     const int group = static_cast<int>(row / kGroupRows);
     uint8_t* quants = storage_.get() + static_cast<size_t>(group) * blocks() * traits().block_bytes + 4 * lane;
-    uint16_t* first = scales(group) + lane;
+    auto* first = reinterpret_cast<uint16_t*>(storage_.get() + scales_at(group)) + lane;
     uint16_t* second = first + scale_bytes_ / sizeof(uint16_t);
     WeightBlock block;
     for (int b = 0; b < blocks(); ++b, quants += traits().block_bytes) {

@@ -27,6 +27,8 @@ public:
     // `data`: `rows` rows of `columns` numbers of the type, as GGUF stores them. can_pack(type) must hold, and `columns`
     // be a multiple of the type's block. Throws std::bad_alloc.
     PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, int64_t columns);
+    // The same around bytes that another one of this type and size had (data()), at a multiple of 64; they must live as long.
+    PackedMatrix(ggml_type type, int64_t rows, int64_t columns, const uint8_t* packed);
 
     PackedFormat format() const { return format_; }
     // How activations must be to be multiplied with it.
@@ -41,6 +43,7 @@ public:
     PackedGroup group(int index) const;
     // float32 [columns]; 0 <= row < rows.
     void read_row(int64_t row, float* out) const;
+    const uint8_t* data() const { return data_; }
     size_t bytes() const { return bytes_of(type_, rows_, columns_); }
 
 private:
@@ -52,7 +55,7 @@ private:
     // A minimum, or another scale.
     bool has_second() const { return traits().minimums || traits().halves; }
     int blocks() const { return static_cast<int>(traits().scales ? columns_ / kBlock : columns_); }  // of a row
-    uint16_t* scales(int group) const;
+    size_t scales_at(int group) const;
     void pack_row(const uint8_t* source, int64_t row);
     void pack_whole(const uint8_t* data, int group);
 
@@ -62,8 +65,9 @@ private:
     int64_t columns_;
     int groups_;
     size_t quant_bytes_;
-    size_t scale_bytes_;  // of each stream
-    std::unique_ptr<uint8_t, Free> storage_;  // quants, scales, minimums
+    size_t scale_bytes_;                      // of each stream
+    std::unique_ptr<uint8_t, Free> storage_;  // null when the bytes are another's
+    const uint8_t* data_;                     // quants, scales, minimums
 };
 
 }  // namespace tokenloom

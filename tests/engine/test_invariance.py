@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.ways import WAYS, Logits, random_tokens, same, sequences, whole
+from engine.ways import WAYS, Logits, exactly, random_tokens, same, sequences, whole
 from tokenloom.native_ext.engine import EngineSettings, Entry
 from tokenloom.native_ext.ggml import GgmlEngine, load
 
@@ -21,8 +21,8 @@ LENGTH = 140  # over two pages
 LONG = 720
 
 
-def settings(model_path: Path, threads: int = 1) -> EngineSettings:
-    return EngineSettings(model=model_path, kv_bytes=256 << 20, threads=threads, max_batch_tokens=2048)
+def settings(model_path: Path) -> EngineSettings:
+    return EngineSettings(model=model_path, kv_bytes=256 << 20, threads=1, max_batch_tokens=2048)
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +76,13 @@ def test_long_prefills_in_chunks_of_700_and_512(engine: GgmlEngine) -> None:
         same(([0], row), rows[0])
 
 
-@pytest.mark.parametrize("way", ["chunks of 7", "among 32", "clones"])
-def test_on_two_threads(way: str, alone: Logits, tokens: list[int], model_path: Path) -> None:
-    two = load(settings(model_path, threads=2))
-    if two.geometry.threads < 2:
-        pytest.fail("this test needs two cores")
-    same(WAYS[way](two, tokens), alone)
+@pytest.mark.parametrize("threads", [2, 3])
+def test_on_more_threads(threads: int, alone: Logits, tokens: list[int], model_path: Path) -> None:
+    with exactly(threads):
+        several = load(settings(model_path))
+    assert several.geometry.threads == threads
+    for way in ("chunks of 7", "among 32", "clones"):
+        same(WAYS[way](several, tokens), alone)
 
 
 def test_with_rows_padded_to_odd_numbers(alone: Logits, tokens: list[int], model_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_with_rows_padded_to_odd_numbers(alone: Logits, tokens: list[int], model
     same(([76], odd.forward([Entry(sequence, tokens[:77], logits="last")])[0].logits), alone)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2, 3])
 def test_clones_of_a_long_beginning_that_decode_together(threads: int, engine: GgmlEngine, model_path: Path) -> None:
     """A tree whose shared pages are read once for all, its work cut among the threads; beside a stranger."""
     tokens = random_tokens(engine, 13, 600)
@@ -107,7 +108,8 @@ def test_clones_of_a_long_beginning_that_decode_together(threads: int, engine: G
             expected.append(engine.forward([Entry(sequence, tokens[end : end + 1], logits="last")])[0].logits)
             engine.rewind(sequence, end)
 
-    other = engine if threads == 1 else load(settings(model_path, threads))
+    with exactly(threads):
+        other = load(settings(model_path))
     assert other.geometry.threads == threads
     with sequences(other) as new:
         root, stranger = new(), new()

@@ -11,7 +11,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from engine.ways import random_tokens, sequences
+from engine.ways import exactly, random_tokens, sequences
 from native.tiny_llama import TinyLlama
 from quality.models import encode
 from tokenloom.native_ext.engine import EngineSettings, Entry, Sampling, TokenLogprobs
@@ -93,7 +93,8 @@ def loaded(model: Path) -> Callable[..., GgmlEngine]:
     def loader(kernels: str = "auto", threads: int = 1) -> GgmlEngine:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TOKENLOOM_KERNELS", kernels)
-            return load(EngineSettings(model=model, threads=threads, kv_bytes=64 << 20, max_batch_tokens=1024))
+            with exactly(threads):
+                return load(EngineSettings(model=model, kv_bytes=64 << 20, max_batch_tokens=1024))
 
     return loader
 
@@ -163,7 +164,7 @@ def test_after_rewinding_to_any_token(
                 assert again == [generation[keep:]]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_on_every_instruction_set(
     kernels: str,

@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 import pytest
 
-from engine.ways import WAYS, Logits, chunks_of, differing, random_tokens, whole
+from engine.ways import WAYS, Logits, chunks_of, differing, exactly, random_tokens, whole
 from native.tiny_llama import TinyLlama
 from quality.models import TYPES, encode
 from tokenloom.native_ext.engine import EngineSettings
@@ -54,11 +54,12 @@ def load_tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadTiny]:
 
     def loader(kind: str, kernels: str, threads: int = 1, kv_type: Literal["f16", "int8"] = "f16") -> GgmlEngine:
         patch.setenv("TOKENLOOM_KERNELS", kernels)
-        settings = EngineSettings(
-            model=written(kind), threads=threads, kv_bytes=8 << 20, kv_type=kv_type, max_batch_tokens=2048
-        )
-        engine = load(settings)
-        assert engine._open.weights()[0] == kernels
+        settings = EngineSettings(model=written(kind), kv_bytes=8 << 20, kv_type=kv_type, max_batch_tokens=2048)
+        with exactly(threads):
+            engine = load(settings)
+        used, packed, others = engine._open.weights()
+        assert (used, {name.upper() for name in packed}, others) == (kernels, {kind}, {})
+        assert engine.geometry.threads == threads
         return engine
 
     yield loader
@@ -105,6 +106,18 @@ def test_every_way_gives_the_same_bits_with_cells_of_int8(
     results["whole"] = (list(range(LENGTH)), whole(engine, tokens))
     results["two threads"] = WAYS["clones"](load_tiny(kind, kernels, threads=2, kv_type="int8"), tokens)
     assert not differing(results, rows)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K", "F16"])
+def test_on_more_threads(
+    kind: str, kernels: str, threads: int, load_tiny: LoadTiny, expected: Callable[[str], Logits]
+) -> None:
+    engine = load_tiny(kind, kernels, threads)
+    tokens = random_tokens(engine, 5, LENGTH)
+    results = {name: WAYS[name](engine, tokens) for name in ("chunks of 64", "chunks of 7", "among 32", "clones")}
+    assert not differing(results, expected(kind))
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q8_0", "F16"])

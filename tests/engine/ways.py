@@ -14,13 +14,24 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from tokenloom.native_ext.engine import Entry, Sampling
 from tokenloom.native_ext.ggml import GgmlEngine
+from tokenloom.native_ext.native import core
 
 Logits = npt.NDArray[np.float32]
 Rows = tuple[list[int], Logits]
 Way = Callable[[GgmlEngine, Sequence[int]], Rows]
+
+
+@contextmanager
+def exactly(threads: int) -> Iterator[None]:
+    """Engines loaded meanwhile take just so many threads: more than there are cores, and whatever the clock says."""
+    real = core.Engine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "Engine", lambda *args, **settings: real(*args, **settings, fixed_threads=threads))
+        yield
 
 
 def whole(engine: GgmlEngine, tokens: Sequence[int]) -> Logits:

@@ -1,0 +1,90 @@
+#include "packing.h"
+
+#include "errors.h"
+
+namespace tokenloom {
+
+namespace {
+
+PackedKey key_of(const std::vector<PackSource>& sources, const std::string& fingerprint) {
+    PackedKey key{fingerprint, {}};
+    for (const PackSource& s : sources) {
+        key.matrices.push_back({s.type, s.rows, s.columns, PackedMatrix::bytes_of(s.type, s.rows, s.columns)});
+    }
+    return key;
+}
+
+std::deque<PackedMatrix> matrices_in(const PackedCache& cache, const std::vector<PackSource>& sources) {
+    std::deque<PackedMatrix> matrices;
+    for (size_t i = 0; i < sources.size(); ++i) {
+        matrices.emplace_back(sources[i].type, sources[i].rows, sources[i].columns, cache.matrix(i));
+    }
+    return matrices;
+}
+
+}  // namespace
+
+PackedWeights pack_all(const std::vector<PackSource>& sources, const Packing& packing, const std::function<void(const PackSource&)>& done) {
+    const PackedKey key = key_of(sources, packing.fingerprint);
+    const uint64_t total = key.bytes();
+    const Progress progress = packing.progress ? packing.progress : [](uint64_t, uint64_t) {};
+    PackedWeights out;
+    const auto use = [&](std::unique_ptr<PackedCache> cache) {
+        out.matrices = matrices_in(*cache, sources);
+        out.cache = std::move(cache);
+    };
+
+    std::unique_ptr<PackedCacheWriter> writer;
+    if (!packing.cache.empty()) {
+        std::string why;
+        if (std::unique_ptr<PackedCache> cache = PackedCache::open(packing.cache, key, progress, why)) {
+            use(std::move(cache));
+            out.note = "packed weights mapped from " + packing.cache;
+            return out;
+        }
+        out.failed = !why.empty();
+        out.note = why.empty() ? "" : packing.cache + " is not used, for " + why + "; ";
+        try {
+            writer = std::make_unique<PackedCacheWriter>(packing.cache, key);
+        } catch (const EngineError& error) {
+            out.failed = true;
+            out.note += std::string("packed weights are not kept: ") + error.what();
+        }
+    }
+    if (writer) {
+        // One matrix at a time in memory, and then all of them from the file, as the next worker will have them.
+        try {
+            uint64_t bytes = 0;
+            for (const PackSource& s : sources) {
+                const PackedMatrix matrix(s.type, s.data, s.rows, s.columns);
+                writer->add(matrix.data());
+                done(s);
+                progress(bytes += matrix.bytes(), total);
+            }
+            std::string why;
+            std::unique_ptr<PackedCache> cache = PackedCache::open(packing.cache, key, [](uint64_t, uint64_t) {}, why);
+            if (!cache) {  // else another worker was quicker, and has its pages in memory already
+                writer->commit();
+                cache = PackedCache::open(packing.cache, key, [](uint64_t, uint64_t) {}, why);
+            }
+            if (!cache) {
+                throw EngineError(packing.cache + " cannot be read back: " + (why.empty() ? "it is gone" : why));
+            }
+            use(std::move(cache));
+            out.note += "packed weights kept in " + packing.cache;
+            return out;
+        } catch (const EngineError& error) {
+            out.failed = true;
+            out.note += std::string("packed weights are not kept: ") + error.what();
+        }
+    }
+    uint64_t bytes = 0;
+    for (const PackSource& s : sources) {
+        out.matrices.emplace_back(s.type, s.data, s.rows, s.columns);
+        done(s);
+        progress(bytes += out.matrices.back().bytes(), total);
+    }
+    return out;
+}
+
+}  // namespace tokenloom
