@@ -29,13 +29,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:1] = [str(ROOT), str(ROOT / "tests")]  # in place of this folder, where `quality` is this file
 
 from quality import llama_cpp  # noqa: E402
-from quality.divergence import WINDOW, Divergence, divergence, ours, windows  # noqa: E402
+from quality.divergence import FLOOR, MOST, WINDOW, Divergence, divergence, few, ours, windows  # noqa: E402
 from quality.models import TYPES, Source, is_wide  # noqa: E402
 from tokenloom.native_ext.native import core  # noqa: E402
 
-MOST = 1.1
-#: Nats. Divergences below it are not told apart: keys and values in float16 alone cost about 1e-6.
-FLOOR = 1e-5
+FIGURES = ROOT / "tests" / "quality" / "figures.json"
 
 
 def bundled_model() -> Path | None:
@@ -54,6 +52,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--reuse", type=Path, help="llama.cpp's figures, of this model and text, from an earlier --json"
     )
+    parser.add_argument("--store", action="store_true", help="only write anew the figures that the tests compare with")
     parser.add_argument("--json", type=Path, help="write every figure here")
     options = parser.parse_args()
     options.types = options.types.split(",")
@@ -92,7 +91,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             found[kind] = {
                 "tokenloom": asdict(mine),
                 "llama_cpp": asdict(theirs),
-                "ratio": mine.mean / theirs.mean,
+                "ratio": mine.mean / theirs.mean if theirs.mean else None,
                 "widened": is_wide(kind),
                 "passes": passes(mine, theirs),
                 "seconds": time.monotonic() - began,
@@ -111,10 +110,27 @@ def earlier(options: argparse.Namespace) -> dict[str, Divergence]:
     return {kind: Divergence(**entry["llama_cpp"]) for kind, entry in report["types"].items()}
 
 
+def store(options: argparse.Namespace) -> None:
+    """Write what the tests compare ours with: llama.cpp's divergence for each type, over fewer tokens."""
+    source, tokens = Source.read(options.model), few(options.model)
+    with tempfile.TemporaryDirectory(prefix="tokenloom-quality-") as name:
+        folder = Path(name)
+
+        def logits(kind: str, *, exact: bool = False) -> Any:
+            path = source.write(folder / "model.gguf", kind, "Q8_0" if is_wide(kind) else None)
+            out = folder / f"{kind}{exact}.npy"
+            return llama_cpp.logits(path, tokens, out, threads=options.threads, exact_cells=exact)
+
+        true = logits("F32", exact=True)
+        figures = {kind: divergence(true, logits(kind)).mean for kind in TYPES}
+    about = {"model": options.model.name, "tokens": tokens.size, "xllamacpp": version("xllamacpp")}
+    FIGURES.write_text(json.dumps(about | {"llama_cpp": figures}, indent=2) + "\n")
+
+
 def show(kind: str, mine: Divergence, theirs: Divergence) -> None:
     verdict = "" if passes(mine, theirs) else "  ABOVE 1.1"
     print(
-        f"{kind:5} {mine.mean:10.3g} {theirs.mean:10.3g} {mine.mean / theirs.mean:7.3f}"
+        f"{kind:5} {mine.mean:10.3g} {theirs.mean:10.3g} {mine.mean / max(theirs.mean, 1e-12):7.3f}"
         f" {mine.agreement:9.2%} {theirs.agreement:9.2%}{verdict}",
         flush=True,
     )
@@ -134,6 +150,9 @@ def machine() -> dict[str, str]:
 def main() -> None:
     """Measure, print, and write the JSON if asked to."""
     options = parse()
+    if options.store:
+        store(options)
+        return
     about = machine()
     print(
         f"{options.model.name}; {options.windows} windows of {WINDOW} tokens; "

@@ -25,6 +25,14 @@ KERNELS = core.usable_kernels()
 REFERENCE = "portable"
 LENGTH = 150  # three pages
 
+#: What a CPU must say of itself (/proc/cpuinfo) for kernels to be usable. Names that are not here are not asked for.
+NEEDED = {
+    "portable": set(),
+    "avx2": {"avx2", "fma", "f16c"},
+    "avxvnni": {"avx2", "fma", "f16c", "avx_vnni"},
+    "vnni": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"},
+}
+
 LoadTiny = Callable[..., GgmlEngine]
 
 
@@ -77,6 +85,15 @@ def expected(load_tiny: LoadTiny) -> Callable[[str], Logits]:
         return rows
 
     return of
+
+
+def test_every_instruction_set_of_this_machine_is_among_them() -> None:
+    """Kernels that compute something else than the reference are not usable, and would be left out here."""
+    line = next(
+        line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features"))
+    )
+    flags = set(line.partition(":")[2].split())
+    assert {name for name, needed in NEEDED.items() if needed <= flags} <= set(KERNELS)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

@@ -27,7 +27,8 @@ def logits(
 ) -> npt.NDArray[np.float32]:
     """Logits (windows, tokens, vocabulary), mapped from the file ``out``, of windows (windows, tokens) each alone.
 
-    ``exact_cells`` keeps keys and values in float32. RuntimeError, with what llama.cpp printed, when it fails.
+    ``exact_cells`` keeps keys and values in float32, from projection to attention. RuntimeError, with what llama.cpp
+    printed, when it fails.
     """
     asked = out.with_suffix(".tokens.npy")
     np.save(asked, tokens)
@@ -104,15 +105,19 @@ def _model_params(library: ctypes.CDLL) -> _Params:
 
 
 def _context_params(library: ctypes.CDLL, exact_cells: bool) -> _Params:
-    """The defaults; ``exact_cells`` makes type_k and type_v, the first pair of ones behind YaRN's -1.0, float32."""
+    """The defaults. ``exact_cells`` makes type_k and type_v, the first pair of ones behind YaRN's -1.0, float32, and
+    flash_attn_type, the last of four enumerations that are -1, "disabled": flash attention would round them again.
+    """
     params = library.llama_context_default_params()
     raw = bytes(params.bytes)
     head = np.array([512, 2048, 512, 1], np.uint32)  # n_ctx, n_batch, n_ubatch, n_seq_max
     _found(raw[:16] + b"\0" * 240, head.tobytes(), 0, 256, "n_ctx")
     yarn = _found(raw, np.full(4, -1, np.float32).tobytes(), 16, 4, "YaRN's factors")
     types = _found(raw, np.full(2, _F16, np.int32).tobytes(), yarn + 16, 4, "type_k")
+    flash = _found(raw, b"\xff" * 16, 16, 4, "flash_attn_type") + 12
     if exact_cells:
         params.bytes[types] = params.bytes[types + 4] = _F32
+        params.bytes[flash : flash + 4] = bytes(4)
     return params  # type: ignore[no-any-return]
 
 

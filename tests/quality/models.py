@@ -60,15 +60,18 @@ class Source:
             tensors[tensor.name] = data.astype(np.float16).astype(np.float32) if data.ndim > 1 else data
         return cls(tensors, fields)
 
-    def write(self, path: Path, kind: str) -> Path:
-        """The model with every matrix in the type, widened if need be."""
-        model = self.widened() if is_wide(kind) else self
+    def write(self, path: Path, kind: str, rest: str | None = None) -> Path:
+        """The model with every matrix in the type, widened if need be; or, given one for the ``rest``, as it is, with
+        those matrices in the type whose columns allow it.
+        """
+        model = self.widened() if is_wide(kind) and rest is None else self
         writer = gguf.GGUFWriter(path, "llama")
         for name, (value, type_, element) in model.fields.items():
             writer.add_key_value(name, value, type_, element)
         for name, data in model.tensors.items():
             if data.ndim > 1:
-                writer.add_tensor(name, encode(data, kind), raw_dtype=gguf.GGMLQuantizationType[kind])
+                stored = kind if rest is None or data.shape[1] % block_of(kind) == 0 else rest
+                writer.add_tensor(name, encode(data, stored), raw_dtype=gguf.GGMLQuantizationType[stored])
             else:
                 writer.add_tensor(name, data)
         writer.write_header_to_file()
@@ -115,6 +118,11 @@ class Source:
 
     def _value(self, key: str) -> Any:
         return self.fields["llama." + key][0]
+
+
+def block_of(kind: str) -> int:
+    """How many columns of a type are stored together."""
+    return int(gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0])
 
 
 def encode(data: Array, kind: str) -> Array:
