@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenloom.schemas.errors import TokenloomError
 from tokenloom.schemas.events import ClosedEvent, OpenedEvent
+from tokenloom.schemas.ids import PATTERNS, SESSION_ID_PATTERN
 from tokenloom.schemas.keys import Keys
 from tokenloom.schemas.validate import decode_event
 
@@ -34,6 +35,20 @@ def check_id(from_id: str) -> str:
             limit="an event's id such as 1700000000000-0, 0 for the beginning, or $ for what comes from now on",
         )
     return from_id
+
+
+def check_session(session: str) -> str:
+    """The session's id, or InvalidRequest: nothing will ever come of an id that no session can have."""
+    if not re.fullmatch(SESSION_ID_PATTERN, session):
+        allowed = PATTERNS[SESSION_ID_PATTERN]
+        raise TokenloomError.of(
+            "invalid",
+            f"session: {session!r} is no id for a session; {allowed}",
+            field="session",
+            value=session,
+            limit=allowed,
+        )
+    return session
 
 
 def order(id: str) -> tuple[int, int]:
@@ -66,8 +81,11 @@ class Following:
         self.closed = False
 
     def add(self, session: str, from_id: str = NOW) -> None:
-        """Follow a session, too, with the events after ``from_id``. Following one twice keeps its place."""
-        key = self._keys.events(session)
+        """Follow a session, too, with the events after ``from_id``. Following one twice keeps its place.
+
+        Raises InvalidRequest for what is no session's or no event's id.
+        """
+        key = self._keys.events(check_session(session))
         if key not in self._last and check_id(from_id) != NOW and order(from_id) != (0, 0):
             self._resuming[session] = from_id
         self._session_of[key] = session

@@ -357,6 +357,7 @@ def test_what_progress_raises_ends_the_load_and_leaves_nothing(cached: bool, mod
 
 def test_a_load_can_be_interrupted(model_path: Path, folder: Path) -> None:
     """As by Ctrl-C, with nobody watching the progress."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins without it
     packing = threading.Event()
 
     def interrupt() -> None:
@@ -371,9 +372,12 @@ def test_a_load_can_be_interrupted(model_path: Path, folder: Path) -> None:
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        load_often()
-    thread.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            load_often()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, usual)
     assert not [file for file in folder.iterdir() if file.suffix == ".tmp"]
 
 

@@ -128,6 +128,7 @@ def test_chat_ends_with_its_input(run: Callable[..., Result], worker: Any, backg
         (["chat"], "redis://127.0.0.1:1/0", "no Redis at"),
         (["sessions"], "nonsense", "'nonsense' is not a Redis URL"),
         (["tail", "a", "--from", "x"], None, "'x' is not a stream id"),
+        (["tail", "a b"], None, "'a b' is no id for a session; 1-128 characters"),
         (["chat", "--session", "a b"], None, "1-128 characters"),
     ],
 )
