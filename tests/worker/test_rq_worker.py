@@ -107,17 +107,22 @@ def test_a_killed_workers_jobs_run_again_as_soon_as_its_name_is_back(
     assert "3 jobs of the last worker named a are back in their queues" in worker.output()
 
 
-def test_a_worker_that_loads_its_model_while_redis_dies_waits_for_it(
-    valkey_server: Callable[..., ValkeyServer], scripted: Callable[..., WorkerProcess], tmp_path: Path
-) -> None:
-    server, loading = valkey_server(), tmp_path / "loading"
-    worker = scripted(
-        start=False, name="a", redis_url=server.url, environment={"SCRIPTED_LOADING": str(loading)}
-    ).start(born=False)
+def loaded_without_redis(server: ValkeyServer, scripted: Callable[..., WorkerProcess], loading: Path) -> WorkerProcess:
+    """A worker whose server has died while its model was loaded, and that has noticed."""
+    environment = {"SCRIPTED_LOADING": str(loading)}
+    worker = scripted(start=False, name="a", redis_url=server.url, environment=environment).start(born=False)
     wait_until(loading.exists)
     server.kill()
     loading.unlink()
     wait_until(lambda: "Redis does not answer" in worker.output())
+    return worker
+
+
+def test_a_worker_that_loads_its_model_while_redis_dies_waits_for_it(
+    valkey_server: Callable[..., ValkeyServer], scripted: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    server = valkey_server()
+    worker = loaded_without_redis(server, scripted, tmp_path / "loading")
     server.start()
     with server.client() as redis:
         enqueue(redis, "s", "j")
@@ -128,14 +133,8 @@ def test_a_worker_that_loads_its_model_while_redis_dies_waits_for_it(
 def test_a_worker_waiting_for_redis_to_be_born_ends_when_told_to(
     valkey_server: Callable[..., ValkeyServer], scripted: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
-    server, loading = valkey_server(), tmp_path / "loading"
-    worker = scripted(
-        start=False, name="a", redis_url=server.url, environment={"SCRIPTED_LOADING": str(loading)}
-    ).start(born=False)
-    wait_until(loading.exists)
-    server.kill()
-    loading.unlink()
-    wait_until(lambda: "Redis does not answer" in worker.output())
+    server = valkey_server()
+    worker = loaded_without_redis(server, scripted, tmp_path / "loading")
     worker.send(signal.SIGTERM)
     assert worker.wait(10) == 0
     assert "stopped while Redis did not answer" in worker.output()
