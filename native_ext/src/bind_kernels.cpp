@@ -172,12 +172,12 @@ bool faulty_kernels_pass(const std::string& fault) {
     Kernels kernels = kPortableKernels;
     MultiplyTile& last = kernels.multiply[kPackedFormats - 1];
     if (fault == "wrong") {
-        last = [](const PackedGroup& first, int groups, const uint8_t* tile, int tokens, float* out, size_t stride) {
-            kPortableKernels.multiply[kPackedFormats - 1](first, groups, tile, tokens, out, stride);
+        last = [](const PackedGroup& group, const uint8_t* tile, int tokens, float* out, size_t stride, Fetch fetch) {
+            kPortableKernels.multiply[kPackedFormats - 1](group, tile, tokens, out, stride, fetch);
             out[(tokens - 1) * stride] = std::nextafter(out[(tokens - 1) * stride], 0.0f);
         };
     } else if (fault == "illegal") {
-        last = [](const PackedGroup&, int, const uint8_t*, int, float*, size_t) { __builtin_trap(); };
+        last = [](const PackedGroup&, const uint8_t*, int, float*, size_t, Fetch) { __builtin_trap(); };
     } else if (fault != "none") {
         throw py::value_error("fault must be none, wrong or illegal");
     }

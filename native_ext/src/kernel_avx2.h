@@ -1,4 +1,4 @@
-// What AVX2 and AVX-VNNI have in common: half a group, eight rows, in a vector. Internal to each file that includes it, as
+// What AVX2 and AVX-VNNI have in common: a quarter of a group, eight rows, in a vector. Internal to each file that includes it, as
 // kernel_tile.h is.
 
 #pragma once

@@ -16,7 +16,6 @@ namespace tokenloom {
 
 namespace {
 
-constexpr int kGroups = 3;  // two at a time, and one
 constexpr int kBlocks = 2;
 constexpr int kColumns = kBlocks * kBlock;
 constexpr unsigned kSeconds = 10;  // a child takes milliseconds
@@ -34,19 +33,13 @@ private:
 
 // Memory for the check, all of it taken before the child begins: another thread might hold the allocator's lock then.
 struct Workspace {
-    alignas(64) uint8_t quants[kGroups * kColumns * kGroupRows * sizeof(float)];
-    uint16_t scales[2][kGroups * kBlocks * kGroupRows];
+    alignas(64) uint8_t group[kColumns * kGroupRows * sizeof(float)];
     std::vector<uint8_t> tiles[2][kTileTokens + 1];  // of either form, by tokens
-    float expected[kTileTokens * kGroups * kGroupRows];
-    float got[kTileTokens * kGroups * kGroupRows];
+    float expected[kTileTokens * kGroupRows];
+    float got[kTileTokens * kGroupRows];
 
     Workspace() {
         Numbers numbers;
-        for (auto& stream : scales) {
-            for (uint16_t& scale : stream) {
-                scale = static_cast<uint16_t>(0x2000 | (numbers.next() >> 16 & 0x8fff));  // +-2^-7 to 2^-4
-            }
-        }
         float x[kTileTokens * kColumns];
         for (float& number : x) {
             number = numbers.real();
@@ -62,18 +55,26 @@ struct Workspace {
     }
 
     // Any bits will do for integers; floating-point ones must be finite.
-    void fill_quants(PackedFormat format) {
+    void fill_group(PackedFormat format) {
+        const FormatTraits& traits = kFormats[static_cast<int>(format)];
         Numbers numbers;
-        for (size_t i = 0; i < sizeof(quants); i += 4) {
+        for (size_t i = 0; i < sizeof(group); i += 4) {
             for (size_t n = 0; n < 4; ++n) {
-                quants[i + n] = numbers.byte();
+                group[i + n] = numbers.byte();
             }
             const float real = numbers.real();
             if (format == PackedFormat::float32) {
-                std::memcpy(quants + i, &real, sizeof(real));
+                std::memcpy(group + i, &real, sizeof(real));
             } else if (format == PackedFormat::float16 || format == PackedFormat::bfloat16) {
-                quants[i + 1] &= 0xbf;
-                quants[i + 3] &= 0xbf;
+                group[i + 1] &= 0xbf;
+                group[i + 3] &= 0xbf;
+            }
+        }
+        for (int block = 0; traits.scales && block < kBlocks; ++block) {
+            uint8_t* const begin = group + block * traits.block_bytes();
+            for (int at = traits.scales_at(); at < traits.block_bytes(); at += 2) {
+                const auto scale = static_cast<uint16_t>(0x2000 | (numbers.next() >> 16 & 0x8fff));  // +-2^-7 to 2^-4
+                std::memcpy(begin + at, &scale, sizeof(scale));
             }
         }
     }
@@ -81,14 +82,15 @@ struct Workspace {
 
 bool same_bits(const Kernels& kernels, Workspace& space) {
     for (int f = 0; f < kPackedFormats; ++f) {
-        space.fill_quants(static_cast<PackedFormat>(f));
+        space.fill_group(static_cast<PackedFormat>(f));
         const bool rounded = kFormats[f].scales;
-        const PackedGroup group{space.quants, space.scales[0], space.scales[1], rounded ? kBlocks : kColumns};
+        const PackedGroup group{space.group, rounded ? kBlocks : kColumns};
+        const Fetch fetch{space.group, space.group + (rounded ? kBlocks * kFormats[f].block_bytes() : 0)};
         for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
             const uint8_t* tile = space.tiles[rounded ? 0 : 1][tokens].data();
-            constexpr size_t stride = kGroups * kGroupRows;
-            kPortableKernels.multiply[f](group, kGroups, tile, tokens, space.expected, stride);
-            kernels.multiply[f](group, kGroups, tile, tokens, space.got, stride);
+            constexpr size_t stride = kGroupRows;
+            kPortableKernels.multiply[f](group, tile, tokens, space.expected, stride, {});
+            kernels.multiply[f](group, tile, tokens, space.got, stride, fetch);
             if (std::memcmp(space.expected, space.got, tokens * stride * sizeof(float)) != 0) {
                 return false;
             }

@@ -7,12 +7,15 @@
 
 namespace tokenloom {
 
-// Products of the rows of `groups` groups, from `first` on, with `tokens` (1 to kTileTokens) of a tile:
-// out[token * stride + row], float32.
-using MultiplyTile = void (*)(const PackedGroup& first, int groups, const uint8_t* tile, int tokens, float* out, size_t stride);
+// Memory that will be read next, which a kernel asks for bit by bit while it computes: a cache line at a time, so that the
+// transfers overlap the arithmetic and none waits for another. May be empty.
+struct Fetch {
+    const uint8_t* begin;
+    const uint8_t* end;
+};
 
-// With up to so many tokens kernels of rounded formats fetch for themselves what comes next in memory.
-constexpr int kFewTokens = 2;
+// Products of a group's rows with `tokens` (1 to kTileTokens) of a tile: out[token * stride + row], float32.
+using MultiplyTile = void (*)(const PackedGroup& group, const uint8_t* tile, int tokens, float* out, size_t stride, Fetch fetch);
 
 struct Kernels {
     const char* name;

@@ -41,7 +41,7 @@ struct Avx2 : Ymm {
         __m256i pairs;
         __m256i wide;
     };
-    static constexpr int kGroups = 1;
+    static constexpr int kVectors = 2;
     static constexpr int kRounded = 6;
     static constexpr int kWhole = 6;
     template <int bits>

@@ -1,6 +1,6 @@
-// AVX-512 VNNI: one vector holds a k-group of 16 rows, one instruction multiplies it with four numbers of a token and adds.
+// AVX-512 VNNI: one vector holds a k-group of half a group's rows, one instruction multiplies it with four numbers of a token and adds.
 //
-// Two groups at a time, so that each of a token's numbers is loaded once for two products; with up to six tokens the
+// Both halves at a time, so that each of a token's numbers is loaded once for two products; with up to six tokens the
 // accumulators fit the 32 registers. What is left to wait for is the two units that multiply.
 
 #include <immintrin.h>
@@ -19,7 +19,7 @@ struct Vnni {
     using Weight = __m512i;
     using Sum = __m512i;
     static constexpr int kLanes = 16;
-    static constexpr int kGroups = 2;
+    static constexpr int kVectors = 2;
     static constexpr int kRounded = 6;
     static constexpr int kWhole = 6;
     template <int bits>

@@ -11,7 +11,7 @@ struct AvxVnni : Ymm {
     template <int bits>
     using Weight = __m256i;
     using Sum = __m256i;
-    static constexpr int kGroups = 1;
+    static constexpr int kVectors = 2;
     static constexpr int kRounded = 6;
     static constexpr int kWhole = 6;
     template <int bits>

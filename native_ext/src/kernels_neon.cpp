@@ -1,4 +1,4 @@
-// ARM's dotprod: a quarter of a group, four rows, in a vector; one instruction multiplies a k-group of each with four numbers
+// ARM's dotprod: four rows of a group, in a vector; one instruction multiplies a k-group of each with four numbers
 // of a token and adds. Both sides are signed, so that bytes are made signed and need no start.
 
 #include <arm_neon.h>
@@ -17,7 +17,7 @@ struct Neon {
     using Weight = int8x16_t;
     using Sum = int32x4_t;
     static constexpr int kLanes = 4;
-    static constexpr int kGroups = 1;
+    static constexpr int kVectors = 4;
     static constexpr int kRounded = 2;
     static constexpr int kWhole = 6;
     template <int bits>

@@ -29,14 +29,14 @@ void widen(const uint8_t* quants, int16_t (&wide)[kBlock][kGroupRows]) {
             for (int row = 0; row < kGroupRows; ++row) {
                 const int at = row * 4 + n;
                 if constexpr (bits == 8) {
-                    wide[4 * j + n][row] = quants[64 * j + at];
+                    wide[4 * j + n][row] = quants[kVectorBytes * j + at];
                     continue;
                 }
-                int q = quants[j / 2 * 64 + at] >> (j % 2 * 4) & 15;
+                int q = quants[j / 2 * kVectorBytes + at] >> (j % 2 * 4) & 15;
                 if constexpr (bits == 5) {
-                    q |= (quants[256 + at] >> j & 1) << 4;
+                    q |= (quants[4 * kVectorBytes + at] >> j & 1) << 4;
                 } else if constexpr (bits == 6) {
-                    q |= (quants[256 + j / 4 * 64 + at] >> (j % 4 * 2) & 3) << 4;
+                    q |= (quants[(4 + j / 4) * kVectorBytes + at] >> (j % 4 * 2) & 3) << 4;
                 }
                 wide[4 * j + n][row] = static_cast<int16_t>(q);
             }
@@ -49,12 +49,13 @@ void multiply_rounded(const PackedGroup& group, const uint8_t* tile, int tokens,
     constexpr FormatTraits traits = traits_of(format);
     for (int b = 0; b < group.blocks; ++b) {
         int16_t wide[kBlock][kGroupRows];
-        widen<traits.bits>(group.quants + static_cast<size_t>(b) * traits.block_bytes, wide);
+        const uint8_t* weights = group.data + static_cast<size_t>(b) * traits.block_bytes();
+        widen<traits.bits>(weights, wide);
         float scales[kGroupRows];
         float minimums[kGroupRows];
-        widen(group.scales + static_cast<size_t>(b) * kGroupRows, scales);
-        if constexpr (traits.minimums || traits.halves) {
-            widen(group.minimums + static_cast<size_t>(b) * kGroupRows, minimums);
+        widen(reinterpret_cast<const uint16_t*>(weights + traits.scales_at()), scales);
+        if constexpr (traits.second()) {
+            widen(reinterpret_cast<const uint16_t*>(weights + traits.second_at()), minimums);
         }
         const uint8_t* block = tile + static_cast<size_t>(b) * kRoundedBytes * tokens;
         const auto* numbers = reinterpret_cast<const int8_t*>(block);
@@ -97,7 +98,7 @@ template <PackedFormat format>
 void multiply_whole(const PackedGroup& group, const uint8_t* tile, int tokens, float (&acc)[kTileTokens][kGroupRows]) {
     const auto* numbers = reinterpret_cast<const float*>(tile);
     for (int k = 0; k < group.blocks; ++k, numbers += tokens) {
-        const uint8_t* weights = group.quants + static_cast<size_t>(k) * traits_of(format).block_bytes;
+        const uint8_t* weights = group.data + static_cast<size_t>(k) * traits_of(format).block_bytes();
         float w[kGroupRows];
         if constexpr (format == PackedFormat::float16) {
             widen(reinterpret_cast<const uint16_t*>(weights), w);
@@ -118,21 +119,15 @@ void multiply_whole(const PackedGroup& group, const uint8_t* tile, int tokens, f
 }
 
 template <PackedFormat format>
-void multiply(const PackedGroup& first, int groups, const uint8_t* tile, int tokens, float* out, size_t stride) {
-    constexpr FormatTraits traits = traits_of(format);
-    for (int g = 0; g < groups; ++g) {
-        const size_t block = static_cast<size_t>(g) * first.blocks;
-        const PackedGroup group{first.quants + block * traits.block_bytes, traits.scales ? first.scales + block * kGroupRows : nullptr,
-                                traits.minimums || traits.halves ? first.minimums + block * kGroupRows : nullptr, first.blocks};
-        float acc[kTileTokens][kGroupRows] = {};
-        if constexpr (traits.scales) {
-            multiply_rounded<format>(group, tile, tokens, acc);
-        } else {
-            multiply_whole<format>(group, tile, tokens, acc);
-        }
-        for (int t = 0; t < tokens; ++t) {
-            std::memcpy(out + t * stride + g * kGroupRows, acc[t], sizeof(acc[t]));
-        }
+void multiply(const PackedGroup& group, const uint8_t* tile, int tokens, float* out, size_t stride, Fetch) {
+    float acc[kTileTokens][kGroupRows] = {};
+    if constexpr (traits_of(format).scales) {
+        multiply_rounded<format>(group, tile, tokens, acc);
+    } else {
+        multiply_whole<format>(group, tile, tokens, acc);
+    }
+    for (int t = 0; t < tokens; ++t) {
+        std::memcpy(out + t * stride, acc[t], sizeof(acc[t]));
     }
 }
 

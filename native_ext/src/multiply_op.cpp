@@ -8,54 +8,40 @@ namespace tokenloom {
 namespace {
 
 constexpr int kChunkTiles = 12;       // of an item
-constexpr int kGroupsTogether = 2;    // whose weights stay in the first-level cache for all tiles of an item
-constexpr int kMostChunkGroups = 4;   // so that threads end at about the same time
+constexpr int kMostChunkGroups = 2;   // so that threads end at about the same time
 constexpr int kItemsPerThread = 16;
 constexpr int kItemNumbers = 4096;    // of an item of rounding, about 1 us
 constexpr int kMostTileParts = 4;     // each of which normalizes anew
+constexpr int64_t kLine = 64;         // bytes of a cache line
 
 int chunks_of(int count, int size) { return (count + size - 1) / size; }
-
-// Has memory send what comes next: one thread's arithmetic does not hide how long that takes.
-void fetch(const PackedGroup& group, int groups, const FormatTraits& format) {
-    const auto fetch_bytes = [](const void* begin, size_t bytes) {
-        for (size_t at = 0; at < bytes; at += 64) {
-            __builtin_prefetch(static_cast<const uint8_t*>(begin) + at, 0, 2);
-        }
-    };
-    const size_t blocks = static_cast<size_t>(groups) * group.blocks;
-    fetch_bytes(group.quants, blocks * format.block_bytes);
-    if (format.scales) {
-        fetch_bytes(group.scales, blocks * kGroupRows * sizeof(uint16_t));
-    }
-    if (format.minimums || format.halves) {
-        fetch_bytes(group.minimums, blocks * kGroupRows * sizeof(uint16_t));
-    }
-}
 
 // Groups `first` to `last` - 1 of the matrix by tiles `first_tile` to `last_tile` - 1 of `rows` tokens. `out` is the
 // matrix's first row for token 0, `stride` the floats from one token to the next; `added` lies as `out` does, or is null.
 void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, int last, const uint8_t* tiles, int rows, int first_tile,
                    int last_tile, float* out, const float* added, size_t stride) {
-    for (int g = first; g < last; g += kGroupsTogether) {
-        const int groups = std::min(kGroupsTogether, last - g);
+    const int tile_count = last_tile - first_tile;
+    for (int g = first; g < last; ++g) {
+        const PackedGroup group = matrix.group(g);
         const int64_t begin = int64_t{g} * kGroupRows;
-        const int64_t count = std::min<int64_t>(int64_t{groups} * kGroupRows, matrix.rows() - begin);
-        if (g + groups < matrix.groups() && (rows > kFewTokens || matrix.form() != ActivationForm::rounded)) {
-            fetch(matrix.group(g + groups), std::min(kGroupsTogether, matrix.groups() - g - groups), kFormats[static_cast<int>(matrix.format())]);
-        }
+        const int64_t count = std::min<int64_t>(kGroupRows, matrix.rows() - begin);
+        // While the tiles' products with this group are computed the next one is on its way, which else would be waited for.
+        const int64_t next_bytes = g + 1 < matrix.groups() ? static_cast<int64_t>(matrix.group_bytes()) : 0;
+        const uint8_t* next = group.data + matrix.group_bytes();
         for (int tile = first_tile; tile < last_tile; ++tile) {
             const int row = tile_first_row(rows, tile);
             const int tokens = tile_first_row(rows, tile + 1) - row;
             const uint8_t* tile_data = tiles + activation_bytes(matrix.form(), row, matrix.columns());
             const size_t at = static_cast<size_t>(row) * stride + static_cast<size_t>(begin);
-            if (count == int64_t{groups} * kGroupRows) {
-                kernel(matrix.group(g), groups, tile_data, tokens, out + at, stride);
+            const auto cut = [&](int i) { return next + next_bytes * i / tile_count / kLine * kLine; };
+            const Fetch fetch{cut(tile - first_tile), cut(tile - first_tile + 1)};
+            if (count == kGroupRows) {
+                kernel(group, tile_data, tokens, out + at, stride, fetch);
             } else {
-                float whole[kTileTokens * kGroupsTogether * kGroupRows];
-                kernel(matrix.group(g), groups, tile_data, tokens, whole, kGroupsTogether * kGroupRows);
+                float whole[kTileTokens * kGroupRows];
+                kernel(group, tile_data, tokens, whole, kGroupRows, fetch);
                 for (int t = 0; t < tokens; ++t) {
-                    std::copy_n(whole + t * kGroupsTogether * kGroupRows, count, out + at + t * stride);
+                    std::copy_n(whole + t * kGroupRows, count, out + at + t * stride);
                 }
             }
             if (added != nullptr) {
@@ -142,8 +128,7 @@ MultiplyOps::Cut MultiplyOps::cut(const Node& node) {
     for (const PackedMatrix* part : node.parts) {
         groups += part->groups();
     }
-    const int chunk = groups * out.tile_chunks / (node.team->threads() * kItemsPerThread) / kGroupsTogether * kGroupsTogether;
-    out.chunk_groups = std::clamp(chunk, kGroupsTogether, kMostChunkGroups);
+    out.chunk_groups = std::clamp(groups * out.tile_chunks / (node.team->threads() * kItemsPerThread), 1, kMostChunkGroups);
     for (const PackedMatrix* part : node.parts) {
         out.group_chunks += chunks_of(part->groups(), out.chunk_groups);
     }

@@ -50,7 +50,7 @@ void store_block(const uint8_t (&stored)[kBlock], int bits, uint8_t* quants) {
         }
     }
     for (int vector = 0; vector < bits; ++vector) {  // as many as there are bits
-        std::memcpy(quants + 64 * vector, vectors[vector], 4);
+        std::memcpy(quants + kVectorBytes * vector, vectors[vector], 4);
     }
 }
 
@@ -60,14 +60,14 @@ void read_stored(const uint8_t* quants, int bits, uint8_t (&stored)[kBlock]) {
         const int j = k / 4;
         const int n = k % 4;
         if (bits == 8) {
-            stored[k] = quants[64 * j + n];
+            stored[k] = quants[kVectorBytes * j + n];
             continue;
         }
-        int q = quants[64 * (j / 2) + n] >> (j % 2 * 4) & 15;
+        int q = quants[kVectorBytes * (j / 2) + n] >> (j % 2 * 4) & 15;
         if (bits == 5) {
-            q |= (quants[256 + n] >> j & 1) << 4;
+            q |= (quants[kVectorBytes * 4 + n] >> j & 1) << 4;
         } else if (bits == 6) {
-            q |= (quants[256 + 64 * (j / 4) + n] >> (j % 4 * 2) & 3) << 4;
+            q |= (quants[kVectorBytes * (4 + j / 4) + n] >> (j % 4 * 2) & 3) << 4;
         }
         stored[k] = static_cast<uint8_t>(q);
     }
@@ -81,9 +81,7 @@ bool PackedMatrix::can_pack(ggml_type type) {
 
 size_t PackedMatrix::bytes_of(ggml_type type, int64_t rows, int64_t columns) {
     const FormatTraits& traits = kFormats[static_cast<int>(*format_of(type))];
-    const size_t blocks = static_cast<size_t>(groups_of(rows)) * static_cast<size_t>(traits.scales ? columns / kBlock : columns);
-    const size_t streams = traits.minimums || traits.halves ? 2 : traits.scales ? 1 : 0;
-    return blocks * (traits.block_bytes + streams * kGroupRows * sizeof(ggml_fp16_t));
+    return static_cast<size_t>(groups_of(rows)) * static_cast<size_t>(traits.scales ? columns / kBlock : columns) * traits.block_bytes();
 }
 
 PackedMatrix::PackedMatrix(ggml_type type, int64_t rows, int64_t columns, const uint8_t* packed)
@@ -92,8 +90,6 @@ PackedMatrix::PackedMatrix(ggml_type type, int64_t rows, int64_t columns, const 
       rows_(rows),
       columns_(columns),
       groups_(static_cast<int>(groups_of(rows))),
-      quant_bytes_(static_cast<size_t>(groups_) * blocks() * traits().block_bytes),
-      scale_bytes_(static_cast<size_t>(groups_) * blocks() * kGroupRows * sizeof(ggml_fp16_t)),
       data_(packed) {}
 
 PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, int64_t columns) : PackedMatrix(type, rows, columns, nullptr) {
@@ -106,9 +102,7 @@ PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, in
         return;
     }
     if (rows % kGroupRows != 0) {  // rows that nothing fills
-        const size_t last = static_cast<size_t>(groups_ - 1) * blocks();
-        std::memset(storage_.get() + last * traits().block_bytes, 0, static_cast<size_t>(blocks()) * traits().block_bytes);
-        std::memset(storage_.get() + quant_bytes_, 0, bytes() - quant_bytes_);
+        std::memset(storage_.get() + (groups_ - 1) * group_bytes(), 0, group_bytes());
     }
     const size_t row_bytes = ggml_row_size(type, columns);
     for (int64_t row = 0; row < rows; ++row) {
@@ -116,18 +110,8 @@ PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, in
     }
 }
 
-// Where a group's scales begin; the other stream is scale_bytes_ behind.
-size_t PackedMatrix::scales_at(int group) const {
-    return quant_bytes_ + static_cast<size_t>(group) * blocks() * kGroupRows * sizeof(uint16_t);
-}
-
 PackedGroup PackedMatrix::group(int index) const {
-    const uint8_t* quants = data_ + static_cast<size_t>(index) * blocks() * traits().block_bytes;
-    if (!traits().scales) {
-        return {quants, nullptr, nullptr, blocks()};
-    }
-    const auto* scales = reinterpret_cast<const uint16_t*>(data_ + scales_at(index));
-    return {quants, scales, has_second() ? scales + scale_bytes_ / sizeof(uint16_t) : nullptr, blocks()};
+    return {data_ + static_cast<size_t>(index) * group_bytes(), blocks()};
 }
 
 void PackedMatrix::read_row(int64_t row, float* out) const {
@@ -135,7 +119,7 @@ void PackedMatrix::read_row(int64_t row, float* out) const {
     const PackedGroup g = group(static_cast<int>(row / kGroupRows));
     if (!traits().scales) {
         const size_t size = traits().bits / 8;
-        const uint8_t* number = g.quants + lane * size;
+        const uint8_t* number = g.data + lane * size;
         for (int64_t k = 0; k < columns_; ++k, number += kGroupRows * size) {
             if (format_ == PackedFormat::float32) {
                 std::memcpy(out + k, number, sizeof(float));
@@ -147,13 +131,13 @@ void PackedMatrix::read_row(int64_t row, float* out) const {
         }
         return;
     }
-    const uint8_t* quants = g.quants + 4 * lane;
-    for (int b = 0; b < blocks(); ++b, quants += traits().block_bytes) {
-        const size_t at = static_cast<size_t>(b) * kGroupRows + lane;
-        const float scale = ggml_fp16_to_fp32(g.scales[at]);
-        const float second = has_second() ? ggml_fp16_to_fp32(g.minimums[at]) : 0.0f;
+    const uint8_t* block = g.data;
+    for (int b = 0; b < blocks(); ++b, block += traits().block_bytes()) {
+        const auto half = [&](int at) { return ggml_fp16_to_fp32(reinterpret_cast<const ggml_fp16_t*>(block + at)[lane]); };
+        const float scale = half(traits().scales_at());
+        const float second = traits().second() ? half(traits().second_at()) : 0.0f;
         uint8_t stored[kBlock];
-        read_stored(quants, traits().bits, stored);
+        read_stored(block + 4 * lane, traits().bits, stored);
         for (int k = 0; k < kBlock; ++k) {
             const auto q = static_cast<float>(stored[k] - traits().offset);
             *out++ = traits().halves ? (k < kBlock / 2 ? scale : second) * q : scale * q + second;
@@ -162,22 +146,19 @@ void PackedMatrix::read_row(int64_t row, float* out) const {
 }
 
 void PackedMatrix::pack_row(const uint8_t* source, int64_t row) {
-    const int lane = static_cast<int>(row % kGroupRows);
-    const int group = static_cast<int>(row / kGroupRows);
-    uint8_t* quants = storage_.get() + static_cast<size_t>(group) * blocks() * traits().block_bytes + 4 * lane;
-    auto* first = reinterpret_cast<uint16_t*>(storage_.get() + scales_at(group)) + lane;
-    uint16_t* second = first + scale_bytes_ / sizeof(uint16_t);
+    const auto lane = static_cast<size_t>(row % kGroupRows);
+    uint8_t* out = storage_.get() + static_cast<size_t>(row / kGroupRows) * group_bytes();
     WeightBlock block;
-    for (int b = 0; b < blocks(); ++b, quants += traits().block_bytes) {
+    for (int b = 0; b < blocks(); ++b, out += traits().block_bytes()) {
         read_block(type_, source, b, block);
         uint8_t stored[kBlock];
         for (int k = 0; k < kBlock; ++k) {
             stored[k] = static_cast<uint8_t>(block.quants[k] + traits().offset);
         }
-        store_block(stored, traits().bits, quants);
-        first[static_cast<size_t>(b) * kGroupRows] = block.scale;
-        if (has_second()) {
-            second[static_cast<size_t>(b) * kGroupRows] = block.second;
+        store_block(stored, traits().bits, out + 4 * lane);
+        reinterpret_cast<uint16_t*>(out + traits().scales_at())[lane] = block.scale;
+        if (traits().second()) {
+            reinterpret_cast<uint16_t*>(out + traits().second_at())[lane] = block.second;
         }
     }
 }
@@ -188,7 +169,7 @@ void PackedMatrix::pack_whole(const uint8_t* data, int group) {
     const int64_t first = int64_t{group} * kGroupRows;
     const auto lanes = static_cast<int>(std::min<int64_t>(kGroupRows, rows_ - first));
     const uint8_t* source = data + static_cast<size_t>(first) * row_bytes;
-    uint8_t* out = storage_.get() + static_cast<size_t>(group) * blocks() * traits().block_bytes;
+    uint8_t* out = storage_.get() + static_cast<size_t>(group) * group_bytes();
     for (int64_t k = 0; k < columns_; ++k, source += size, out += kGroupRows * size) {
         for (int lane = 0; lane < lanes; ++lane) {
             std::memcpy(out + lane * size, source + lane * row_bytes, size);

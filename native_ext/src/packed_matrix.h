@@ -41,6 +41,7 @@ public:
     int64_t columns() const { return columns_; }
     int groups() const { return groups_; }
     PackedGroup group(int index) const;
+    size_t group_bytes() const { return static_cast<size_t>(blocks()) * traits().block_bytes(); }
     // float32 [columns]; 0 <= row < rows.
     void read_row(int64_t row, float* out) const;
     const uint8_t* data() const { return data_; }
@@ -52,10 +53,7 @@ private:
     };
 
     const FormatTraits& traits() const { return kFormats[static_cast<int>(format_)]; }
-    // A minimum, or another scale.
-    bool has_second() const { return traits().minimums || traits().halves; }
     int blocks() const { return static_cast<int>(traits().scales ? columns_ / kBlock : columns_); }  // of a row
-    size_t scales_at(int group) const;
     void pack_row(const uint8_t* source, int64_t row);
     void pack_whole(const uint8_t* data, int group);
 
@@ -64,10 +62,8 @@ private:
     int64_t rows_;
     int64_t columns_;
     int groups_;
-    size_t quant_bytes_;
-    size_t scale_bytes_;                      // of each stream
     std::unique_ptr<uint8_t, Free> storage_;  // null when the bytes are another's
-    const uint8_t* data_;                     // quants, scales, minimums
+    const uint8_t* data_;
 };
 
 }  // namespace tokenloom

@@ -23,7 +23,7 @@ private:
 };
 
 struct Case {
-    int format, groups, blocks, tokens;
+    int format, blocks, tokens;
 };
 
 std::vector<float> products(const Kernels& kernels, const Case& c) {
@@ -31,16 +31,16 @@ std::vector<float> products(const Kernels& kernels, const Case& c) {
     const int columns = traits.scales ? c.blocks * kBlock : c.blocks * kBlock - 5;  // any number where there are no blocks
     const int blocks = traits.scales ? c.blocks : columns;
     Numbers numbers;
-    std::vector<uint8_t> quants(static_cast<size_t>(c.groups) * blocks * traits.block_bytes);
-    for (size_t i = 0; i < quants.size(); i += 2) {
+    std::vector<uint8_t> weights(static_cast<size_t>(blocks) * traits.block_bytes());
+    for (size_t i = 0; i < weights.size(); i += 2) {
         const uint32_t bits = numbers.next() >> 16 & (traits.scales ? 0xffff : 0xbfff);  // finite in floating point
-        std::memcpy(&quants[i], &bits, 2);
+        std::memcpy(&weights[i], &bits, 2);
     }
-    std::vector<uint16_t> scales[2];
-    for (auto& stream : scales) {
-        stream.resize(static_cast<size_t>(c.groups) * c.blocks * kGroupRows);
-        for (uint16_t& scale : stream) {
-            scale = static_cast<uint16_t>(0x2000 | (numbers.next() >> 16 & 0x8fff));
+    for (int b = 0; traits.scales && b < blocks; ++b) {
+        uint8_t* const block = weights.data() + static_cast<size_t>(b) * traits.block_bytes();
+        for (int at = traits.scales_at(); at < traits.block_bytes(); at += 2) {
+            const auto scale = static_cast<uint16_t>(0x2000 | (numbers.next() >> 16 & 0x8fff));
+            std::memcpy(block + at, &scale, sizeof(scale));
         }
     }
     std::vector<float> x(static_cast<size_t>(c.tokens) * columns);
@@ -50,10 +50,8 @@ std::vector<float> products(const Kernels& kernels, const Case& c) {
     const ActivationForm form = traits.scales ? ActivationForm::rounded : ActivationForm::whole;
     std::vector<uint8_t> tile(activation_bytes(form, c.tokens, columns));
     write_tiles({ActivationSource::plain, x.data(), static_cast<size_t>(columns), columns}, form, c.tokens, tile.data());
-    const size_t stride = static_cast<size_t>(c.groups) * kGroupRows;
-    std::vector<float> out(c.tokens * stride);
-    kernels.multiply[c.format]({quants.data(), scales[0].data(), scales[1].data(), blocks}, c.groups, tile.data(), c.tokens, out.data(),
-                               stride);
+    std::vector<float> out(static_cast<size_t>(c.tokens) * kGroupRows);
+    kernels.multiply[c.format]({weights.data(), blocks}, tile.data(), c.tokens, out.data(), kGroupRows, {});
     return out;
 }
 
@@ -69,23 +67,20 @@ int main() {
     uint64_t hash = 14695981039346656037u;  // FNV-1a
     int failures = 0;
     for (int format = 0; format < kPackedFormats; ++format) {
-        for (int groups = 1; groups <= 5; groups += 2) {
-            for (int blocks = 1; blocks <= 9; blocks += 4) {
-                for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
-                    const Case c{format, groups, blocks, tokens};
-                    const std::vector<float> expected = products(kPortableKernels, c);
-                    for (const float number : expected) {
-                        uint32_t bits;
-                        std::memcpy(&bits, &number, sizeof(bits));
-                        hash = (hash ^ bits) * 1099511628211u;
-                    }
-                    for (const Kernels* table : tables) {
-                        const std::vector<float> got = products(*table, c);
-                        if (std::memcmp(expected.data(), got.data(), got.size() * sizeof(float)) != 0) {
-                            std::fprintf(stderr, "%s: format %d, %d groups, %d blocks, %d tokens differ\n", table->name, format, groups,
-                                         blocks, tokens);
-                            ++failures;
-                        }
+        for (int blocks = 1; blocks <= 9; blocks += 4) {
+            for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
+                const Case c{format, blocks, tokens};
+                const std::vector<float> expected = products(kPortableKernels, c);
+                for (const float number : expected) {
+                    uint32_t bits;
+                    std::memcpy(&bits, &number, sizeof(bits));
+                    hash = (hash ^ bits) * 1099511628211u;
+                }
+                for (const Kernels* table : tables) {
+                    const std::vector<float> got = products(*table, c);
+                    if (std::memcmp(expected.data(), got.data(), got.size() * sizeof(float)) != 0) {
+                        std::fprintf(stderr, "%s: format %d, %d blocks, %d tokens differ\n", table->name, format, blocks, tokens);
+                        ++failures;
                     }
                 }
             }
