@@ -1,6 +1,8 @@
 """From shares to an engine's forward and back: one is in the air while the cycle does the rest of its work.
 
 - A forward that fails changes nothing. Its batch is halved until the culprit is alone; the others get their outputs.
+- A clone made while it was in the air may share a page that the batch writes to, and then costs a copy that nobody has
+  planned. What does not fit any more is nobody's fault: it gets no outcome, and is planned again.
 - A suspect runs alone in every sense: it is marked before its forward begins, and nothing else is done until it ends.
 """
 
@@ -44,7 +46,10 @@ class Forwards:
         self._shares = shares
 
     def land(self) -> list[tuple[Share, Outcome]]:
-        """Wait for the forward in the air: an outcome a share, but for steps that ended or were lost meanwhile."""
+        """Wait for the forward in the air: an outcome a share, but for steps that ended or were lost meanwhile.
+
+        After a failure, those whose cells do not fit any more have none either: plan them again.
+        """
         shares, self._shares = self._shares, ()
         alive = [share for share in shares if share.step.session.running is share.step]
         try:
@@ -61,13 +66,18 @@ class Forwards:
         return [*self._again(shares[:half]), *self._again(shares[half:])]
 
     def _again(self, shares: Sequence[Share]) -> list[tuple[Share, Outcome]]:
-        if not shares:
+        if not shares or not self._fit(shares):
             return []
         try:
             return list(zip(shares, self._engine.forward([entry(share) for share in shares]), strict=True))
         except Exception as error:
             self._figures.forward_failed(len(shares), error)
             return self._halved(shares, error)
+
+    def _fit(self, shares: Sequence[Share]) -> bool:
+        growth = {share.step.session.sequence: share.count for share in shares}
+        needed = self._engine.pages_needed(growth)  # type: ignore[arg-type]
+        return needed <= self._engine.stats.pages_free
 
 
 def entry(share: Share) -> Entry:

@@ -10,7 +10,8 @@ import pytest
 from redis import Redis
 from rig import Rig, joined
 
-from tokenloom.native_ext.engine import Engine, EngineError, Entry
+from tokenloom.native_ext.engine import Engine, EngineError, EngineSettings, Entry
+from tokenloom.native_ext.fake import PAGE_BYTES, FakeEngine, FakeSettings
 from tokenloom.schemas.errors import TokenloomError
 from tokenloom.schemas.generation import Generation
 from tokenloom.schemas.requests import CloneRequest, CloseRequest, OpenRequest, RewindRequest, StepRequest
@@ -259,6 +260,30 @@ def test_a_forward_that_breaks_does_not_blame_who_ended_meanwhile(flying: Rig, h
     assert flying.outcome("other").reason == "length"
     assert flying.outcomes.errors["j"].code == "stopped"
     assert held.batches[-1] == 1
+
+
+def test_a_clone_made_while_a_forward_breaks_gets_nobody_blamed_for_want_of_cells(
+    calm: Callable[..., list[Any]], make_rig: MakeRig
+) -> None:
+    expected = calm(*SAME)[1]
+    two_pages = EngineSettings(model=None, kv_bytes=2 * PAGE_BYTES)  # type: ignore[arg-type]
+    rig = make_rig(FakeEngine(two_pages, FakeSettings(fail_token=77)))
+    rig.run(SAME[0], OpenRequest(session="t", seed=4), step("t", [5], max_tokens=2))
+    rig.take(rig.claim(SAME[1], "innocent"))
+    rig.cycle.turn()
+    rig.take(rig.claim(step("t", [77]), "culprit"))
+    rig.cycle.turn()
+    assert rig.engine.stats.pages_free == 0
+    # both are in the batch; and now the innocent's only page has two owners, so that to write there needs a copy
+    (clone,) = rig.take(CloneRequest(session="s", targets=["u"], upto=3))
+    rig.cycle.admit()
+    assert rig.outcome(clone).length == 3
+    rig.turn()
+    assert rig.outcomes.errors.keys() == {"culprit"}
+    assert "told to fail on token 77" in str(rig.outcomes.errors["culprit"])
+    assert rig.outcome("innocent").tokens == expected.tokens
+    (after,) = rig.run(step("u", [8], max_tokens=2))
+    assert after.reason == "length"
 
 
 def test_a_suspect_is_admitted_only_once_the_forward_of_others_has_ended(flying: Rig, held: Held) -> None:
