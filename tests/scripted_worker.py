@@ -56,6 +56,8 @@ class ScriptedCycle:
             else:
                 self.jobs[job.id] = job
                 self.turns[job.id] = 0
+                if job.stopped:
+                    self.why[job.id] = "stopped"
 
     def interrupt(self, job: str, why: Interruption) -> None:
         if job in self.jobs:

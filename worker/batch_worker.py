@@ -88,8 +88,10 @@ class BatchWorker(BaseWorker):
         link = private_link(self.connection)
         self._lease = Lease(link, self.keys, self.name, self.settings.lease)
         self._finalizer = Finalizer(private_link(self.connection), self.keys, self)
-        source = JobSource(link, self.keys, self.name, self._lease.incarnation, self.job_class, self._finalizer.link)
-        self.intake = Intake(self, source, self.active, self.contact)
+        self._source = JobSource(
+            link, self.keys, self.name, self._lease.incarnation, self.job_class, self._finalizer.link
+        )
+        self.intake = Intake(self, self._source, self.active, self.contact)
         self._stop_at: float | None = None
         self._cold = False
         self._usurped = False
@@ -271,7 +273,9 @@ class BatchWorker(BaseWorker):
         for note in self.notes.read():
             if isinstance(note, LeaseLost):
                 self.intake.lost = self.intake.lost or note.incarnation == self._lease.incarnation
-            elif self.active.get(note.claimed.id) is note.claimed:
+            elif self.active.get(note.claimed.id) is note.claimed or (
+                note.why == "stopped" and self.active.newest(note.claimed) is not None
+            ):
                 cycle.interrupt(note.claimed.id, note.why)
 
     def live_again(self, cycle: CycleFace) -> None:
@@ -361,8 +365,14 @@ class BatchWorker(BaseWorker):
     def _stop_job(self, claimed: Claimed | None, what: str, id: object) -> None:
         if claimed is None:
             self.log.warning("Not working on %s %.64s, command ignored.", what, id)
-        else:
-            self.notes.leave(Interrupt(claimed, "stopped"))
+            return
+        self.notes.leave(Interrupt(claimed, "stopped"))
+        try:
+            self._source.remember_stop(claimed)  # whoever has the job next shall know, should we not get to it
+        except Exception as error:
+            if not transient(error):
+                raise
+            self.contact.lost(error)
 
     # -- what RQ shows -------------------------------------------------------------------------------------------------
 

@@ -140,6 +140,7 @@ class Cycle:
                 self.figures.refuse(error, job.session, job.id)
                 self._outcomes.fail(job, error)
         self.table.take([job for job in claimed if job.session is not None and job.epochs.get(job.session, -1) >= 0])
+        self._look_at = 0.0  # what came again may be running, and to end
 
     def interrupt(self, job: str, why: Interruption) -> None:
         """End a job at the next turn."""

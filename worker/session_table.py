@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tokenloom.schemas.errors import TokenloomError
 
-from .jobs.claimed import Claimed, Outcomes
+from .jobs.claimed import Claimed, Interruption, Outcomes
 from .prefixes import common_prefix
 from .residency import Residency
 from .session import Session
@@ -53,7 +53,15 @@ class SessionTable:
     # -- taking ------------------------------------------------------------------------------------------------------
 
     def take(self, claimed: Sequence[Claimed]) -> None:
-        """Read what is not known yet of the jobs and their sessions, and put the jobs in line."""
+        """Read what is not known yet of the jobs and their sessions, and put the jobs in line.
+
+        Of a job that is here already, a stop or a timeout stands; a cancel is the job's own state, and looked at again.
+        """
+        told: dict[str, Interruption | None] = {job.id: "stopped" for job in claimed if job.stopped}
+        for job in claimed:
+            former = self._jobs.get(job.id)
+            if former is not None and former.interrupted in ("stopped", "timeout"):
+                told[job.id] = former.interrupted
         epochs = {name: epoch for job in claimed for name, epoch in job.epochs.items() if epoch >= 0}
         unknown = {
             name: epoch
@@ -64,7 +72,7 @@ class SessionTable:
             claimed = self._seat_all(self._store.load(unknown), claimed)
         records = self._store.records([(job.session or "", job.id) for job in claimed]) if claimed else []
         for job, (record, cancelled) in zip(claimed, records, strict=True):
-            self._line_up(Waiting(job, record, cancelled))
+            self._line_up(Waiting(job, record, cancelled, told.get(job.id)))
 
     def adopt(self, epochs: Mapping[str, int]) -> list[Session]:
         """Sessions taken into ownership outside the queue, read and seated."""

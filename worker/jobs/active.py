@@ -29,6 +29,9 @@ class ActiveJobs:
         """Taken. A job that Redis gave out twice, having lost the first time, is active under its newer execution."""
         with self._lock:
             for claimed in jobs:
+                former = self._active.get(claimed.id)
+                if former is not None:
+                    former.successor = claimed
                 self._active[claimed.id] = claimed
                 self.executions[claimed.execution.id] = claimed.execution
 
@@ -50,6 +53,12 @@ class ActiveJobs:
     def get(self, id: str) -> Claimed | None:
         """The active job of this id."""
         return self._active.get(id)
+
+    def newest(self, claimed: Claimed) -> Claimed | None:
+        """The claim under which the job is active now, if it has been from this claim on."""
+        while claimed.successor is not None:
+            claimed = claimed.successor
+        return claimed if self._active.get(claimed.id) is claimed else None
 
     def of_execution(self, execution: str) -> Claimed | None:
         """The active job of this execution id."""

@@ -25,9 +25,10 @@ class Claimed:
     events go to, if that much could be read. ``epochs`` holds, for every session the job needs, the epoch under which
     this worker owns it, or -1 where it cannot: another live worker owns a clone target, or the session's key holds
     something else than a session. ``deaths`` counts the workers that died while this job was active, and
-    ``alone`` is that count as of the last one that had nothing else at work, 0 for none. ``timeout`` is
-    RQ's job timeout in seconds, ``expires`` the time.monotonic() at which it strikes; None is never. The cycle moves
-    ``expires``: a job that waits its turn has not started.
+    ``alone`` is that count as of the last one that had nothing else at work, 0 for none. ``stopped``: a stop-job came
+    under an earlier claim, which did not get to it. ``successor`` is a later claim of the same job by this worker, made
+    while this one was active. ``timeout`` is RQ's job timeout in seconds, ``expires`` the time.monotonic() at which it
+    strikes; None is never. The cycle moves ``expires``: a job that waits its turn has not started.
     """
 
     job: Job
@@ -38,6 +39,8 @@ class Claimed:
     epochs: dict[str, int] = field(default_factory=dict)
     deaths: int = 0
     alone: int = 0
+    stopped: bool = False
+    successor: Claimed | None = None
     timeout: float | None = None
     expires: float | None = None
 

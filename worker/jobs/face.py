@@ -23,7 +23,7 @@ class CycleFace(Protocol):
         """After birth: read the persisted session table, and rebuild cells if that is set."""
 
     def take(self, claimed: Sequence[Claimed]) -> None:
-        """Accept jobs, in the order in which they were queued."""
+        """Accept jobs, in the order in which they were queued; those that are ``stopped``, to end them soon."""
 
     def interrupt(self, job: str, why: Interruption) -> None:
         """End a job soon."""

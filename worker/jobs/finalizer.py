@@ -80,7 +80,7 @@ class Finalizer(BaseWorker):
         """RQ's, and the job leaves the list of those to be put back should this worker die."""
         rq_cleanup_execution(self, job, pipeline, execution)
         pipeline.zrem(self._jobs_key, job.id)
-        pipeline.hdel(job.key, "tokenloom_deaths", "tokenloom_alone")
+        pipeline.hdel(job.key, "tokenloom_deaths", "tokenloom_alone", "tokenloom_stop")
 
     def _enqueue_dependents_safely(self, queue: Queue, job: Job) -> None:
         """Not safely: a lost connection is for the caller to try again, instead of leaving dependents behind."""

@@ -96,6 +96,10 @@ class JobSource:
         """Put back jobs that Redis says are ours and that are not among ``known``: the answer of a claim was lost."""
         return int(self._scripts("recall", [self.worker, self.incarnation, *known]))
 
+    def remember_stop(self, claimed: Claimed) -> None:
+        """Let a stop-job of this claim hold for the next one too, should there be one. From any thread."""
+        self._scripts("stop", [claimed.id, claimed.execution.id])
+
     def _call(self, most: int, queues: Sequence[Queue], in_turn: bool) -> Any:
         now = datetime.now(timezone.utc)
         return self._scripts(
@@ -151,6 +155,7 @@ class JobSource:
             epochs=owned,
             deaths=number(raw.get(b"tokenloom_deaths")),
             alone=number(raw.get(b"tokenloom_alone")),
+            stopped=raw.get(b"tokenloom_stop") == b"1",
             timeout=seconds if seconds > 0 else None,
             expires=time.monotonic() + seconds if seconds > 0 else None,
         )
