@@ -82,7 +82,11 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 class GgmlEngine:
-    """A loaded model. Not for two threads at once; ``forward`` releases the GIL."""
+    """A loaded model. Not for two threads at once; ``forward`` releases the GIL.
+
+    It is of the process that loaded it. In one forked from that, ``close`` returns at once, and whatever needs the
+    model raises EngineError.
+    """
 
     def __init__(self, settings: EngineSettings) -> None:
         """Raises ModelError for a file that cannot be served, EngineError for settings out of range."""
@@ -105,6 +109,7 @@ class GgmlEngine:
                 fingerprint=before,
                 progress=progress,
             )
+        self._process = os.getpid()
         after = fingerprint(settings.model, self._core.header_bytes())
         if cache is not None:
             self._check(settings.model, cache, before == after)
@@ -127,6 +132,11 @@ class GgmlEngine:
     def _open(self) -> _core.Engine:
         if self._core is None:
             raise EngineError("the engine is closed")
+        if os.getpid() != self._process:
+            raise EngineError(
+                f"the engine was loaded by process {self._process} and cannot be used in process {os.getpid()}, which"
+                " was forked from it: threads do not survive a fork; load an engine there"
+            )
         return self._core
 
     @property

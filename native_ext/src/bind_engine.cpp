@@ -1,4 +1,6 @@
 #include <pybind11/numpy.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <memory>
@@ -182,6 +184,21 @@ Progress progress_of(py::handle callable) {
     };
 }
 
+// Frees an engine in the process that loaded it. In one forked from that, its threads do not exist, and whatever they held is
+// held for good: to wait for them would be to wait for ever. There it is left as it is, and costs nothing while untouched.
+class InItsProcess {
+public:
+    void operator()(Engine* engine) const {
+        if (::getpid() == loader_) {
+            delete engine;
+        }
+    }
+
+private:
+    pid_t loader_ = ::getpid();
+};
+using HeldEngine = std::unique_ptr<Engine, InItsProcess>;
+
 int64_t pages_needed(const Engine& engine, const py::dict& growth) {
     std::vector<std::pair<SequenceId, int64_t>> pairs;
     for (const auto& [sequence, tokens] : growth) {
@@ -193,13 +210,13 @@ int64_t pages_needed(const Engine& engine, const py::dict& growth) {
 }  // namespace
 
 void bind_engine(py::module_& m) {
-    py::class_<Engine>(m, "Engine")
+    py::class_<Engine, HeldEngine>(m, "Engine")
         .def(py::init([](std::string model, std::string kv_type, int64_t kv_bytes, int64_t threads, int64_t max_batch_tokens,
                          int64_t max_sequences, std::string packed_cache, std::string fingerprint, const py::object& progress, int64_t fixed_threads) {
                  Packing packing{std::move(packed_cache), std::move(fingerprint), progress_of(progress)};
                  const py::gil_scoped_release release;
-                 return std::make_unique<Engine>(EngineSettings{std::move(model), std::move(kv_type), kv_bytes, threads, max_batch_tokens,
-                                                                max_sequences, std::move(packing), fixed_threads});
+                 return HeldEngine(new Engine(EngineSettings{std::move(model), std::move(kv_type), kv_bytes, threads, max_batch_tokens,
+                                                             max_sequences, std::move(packing), fixed_threads}));
              }),
              py::arg("model"), py::arg("kv_type"), py::arg("kv_bytes"), py::arg("threads"), py::arg("max_batch_tokens"), py::arg("max_sequences"),
              py::arg("packed_cache") = "", py::arg("fingerprint") = "", py::arg("progress") = py::none(), py::arg("fixed_threads") = 0)

@@ -10,6 +10,7 @@
 // Between shifts the others sleep; within one they watch for the next phase, for as long as phases usually take to follow,
 // and then sleep as well. What a phase computes must not depend on who does which item.
 //
+// A process forked from the team's has none of its threads: it must neither use nor destroy the team.
 // One thread at a time may call. Everything a body reads of what the caller wrote before run(), and what the caller reads
 // afterwards of what bodies wrote, is ordered.
 
