@@ -9,6 +9,7 @@
 #include <limits>
 #include <string_view>
 
+#include "attention_check.h"
 #include "kernel_table.h"
 #include "power_of_two.h"
 #include "rope.h"
@@ -140,12 +141,12 @@ std::span<const AttentionKernels* const> all_attention_kernels() {
     return all;
 }
 
-const AttentionKernels& attention_kernels_of(const Kernels* kernels) {
+const AttentionKernels& attention_kernels_of(const Kernels* kernels, std::span<const AttentionKernels* const> candidates) {
     const std::string_view multiplying = kernels == nullptr ? "" : kernels->name;
     const std::string_view name = multiplying == "avxvnni" ? "avx2" : multiplying;  // which has no more for attention
     const AttentionKernels* best = &kPortableAttention;
-    for (const AttentionKernels* candidate : all_attention_kernels()) {
-        if (candidate->usable()) {
+    for (const AttentionKernels* candidate : candidates) {
+        if (works(*candidate)) {
             best = candidate;
             if (name == candidate->name) {
                 break;

@@ -19,11 +19,12 @@ namespace tokenloom {
 
 struct Kernels;
 
-// What was built, the slowest first; some may not be usable.
+// What was built, the slowest first; some may not work here (attention_check.h).
 std::span<const AttentionKernels* const> all_attention_kernels();
 
-// Those for the instruction set of the multiplication kernels; the fastest usable ones if null.
-const AttentionKernels& attention_kernels_of(const Kernels* kernels);
+// Those for the instruction set of the multiplication kernels, if they work here; otherwise, and if null, the fastest that do.
+const AttentionKernels& attention_kernels_of(const Kernels* kernels,
+                                             std::span<const AttentionKernels* const> candidates = all_attention_kernels());
 
 // Scratch of one thread: sized once, so that nothing is allocated in a forward.
 struct AttentionScratch {

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "attention_check.h"
 #include "bindings.h"
 #include "model.h"
 #include "rope.h"
@@ -29,7 +31,7 @@ using PythonRun = std::tuple<int, int, std::vector<Page>>;
 
 const AttentionKernels& kernels_named(const std::string& name) {
     for (const AttentionKernels* kernels : all_attention_kernels()) {
-        if (kernels->usable() && name == kernels->name) {
+        if (works(*kernels) && name == kernels->name) {
             return *kernels;
         }
     }
@@ -189,18 +191,45 @@ py::tuple rope(const Floats& x, std::vector<int> positions, int dimensions, int 
     return py::make_tuple(out, theirs);
 }
 
+template <int type>
+void nearly(const PageTask& task) {
+    kPortableAttention.attend_page[type](task);
+    float& last = task.output[static_cast<size_t>(task.queries - 1) * task.padded];
+    last = std::nextafter(last, 2 * last);
+}
+
+// The name of what is chosen where kernels called "faulty" are the fastest, which have that fault with the last type of cells.
+std::string chosen_attention(const std::string& fault) {
+    constexpr int last = kKvTypes - 1;
+    // For good, since what works is remembered.
+    auto* faulty = new AttentionKernels(kPortableAttention);
+    faulty->name = "faulty";
+    if (fault == "wrong") {
+        faulty->attend_page[last] = nearly<last>;
+    } else if (fault == "illegal") {
+        faulty->attend_page[last] = [](const PageTask&) { __builtin_trap(); };
+    } else if (fault == "unusable") {
+        faulty->usable = [] { return false; };
+    } else if (fault != "none") {
+        throw py::value_error("fault must be none, wrong, illegal or unusable");
+    }
+    const AttentionKernels* const candidates[] = {&kPortableAttention, faulty};
+    return attention_kernels_of(nullptr, candidates).name;
+}
+
 }  // namespace
 
 void bind_attention(py::module_& m) {
     m.def("attention_kernels", [] {
         std::vector<std::string> names;
         for (const AttentionKernels* kernels : all_attention_kernels()) {
-            if (kernels->usable()) {
+            if (works(*kernels)) {
                 names.emplace_back(kernels->name);
             }
         }
         return names;
     });
+    m.def("chosen_attention", &chosen_attention, py::arg("fault"));
     m.def("attend", &attend_runs, py::arg("query"), py::arg("keys"), py::arg("values"), py::arg("runs"), py::arg("kernels") = "portable",
           py::arg("type") = "f16", py::arg("threads") = 1, py::arg("repeat") = 1);
     m.def("rope", &rope, py::arg("x"), py::arg("positions"), py::arg("dimensions"), py::arg("original_context") = 2048,

@@ -1,16 +1,12 @@
 #include "kernel_check.h"
 
-#include <errno.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "activations.h"
+#include "child_check.h"
 
 namespace tokenloom {
 
@@ -18,18 +14,6 @@ namespace {
 
 constexpr int kBlocks = 2;
 constexpr int kColumns = kBlocks * kBlock;
-constexpr unsigned kSeconds = 10;  // a child takes milliseconds
-
-// Numbers that differ, the same each time.
-class Numbers {
-public:
-    uint32_t next() { return state_ = state_ * 1664525u + 1013904223u; }
-    uint8_t byte() { return static_cast<uint8_t>(next() >> 24); }
-    float real() { return static_cast<float>(static_cast<int32_t>(next())) * 0x1p-31f; }
-
-private:
-    uint32_t state_ = 1;
-};
 
 // Memory for the check, all of it taken before the child begins: another thread might hold the allocator's lock then.
 struct Workspace {
@@ -39,7 +23,7 @@ struct Workspace {
     float got[kTileTokens * kGroupRows];
 
     Workspace() {
-        Numbers numbers;
+        CheckNumbers numbers;
         float x[kTileTokens * kColumns];
         for (float& number : x) {
             number = numbers.real();
@@ -57,7 +41,7 @@ struct Workspace {
     // Any bits will do for integers; floating-point ones must be finite.
     void fill_group(PackedFormat format) {
         const FormatTraits& traits = kFormats[static_cast<int>(format)];
-        Numbers numbers;
+        CheckNumbers numbers;
         for (size_t i = 0; i < sizeof(group); i += 4) {
             for (size_t n = 0; n < 4; ++n) {
                 group[i + n] = numbers.byte();
@@ -102,30 +86,17 @@ bool same_bits(const Kernels& kernels, Workspace& space) {
 }  // namespace
 
 bool check_kernels(const Kernels& kernels) {
-    const auto space = std::make_unique<Workspace>();
-    const pid_t child = fork();
-    if (child == 0) {
-        for (const int fault : {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGALRM}) {
-            signal(fault, SIG_DFL);  // no handler of the parent's: the child's death is the answer
-        }
-        sigset_t none;
-        sigemptyset(&none);
-        sigprocmask(SIG_SETMASK, &none, nullptr);
-        alarm(kSeconds);
-        _exit(same_bits(kernels, *space) ? 0 : 1);
-    }
-    if (child < 0) {
-        return true;
-    }
-    int status = 0;
-    pid_t ended;
-    do {
-        ended = waitpid(child, &status, 0);
-    } while (ended < 0 && errno == EINTR);
-    if (ended < 0) {  // somebody else waits for this process's children: then without a guard
-        return same_bits(kernels, *space);
-    }
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    struct Check {
+        const Kernels& kernels;
+        Workspace space;
+    };
+    const std::unique_ptr<Check> check(new Check{kernels, {}});
+    return holds_in_child(
+        [](void* context) {
+            auto& [checked, space] = *static_cast<Check*>(context);
+            return same_bits(checked, space);
+        },
+        check.get());
 }
 
 }  // namespace tokenloom

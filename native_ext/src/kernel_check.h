@@ -1,7 +1,4 @@
-// Whether kernels compute on this machine what the portable ones do.
-//
-// CPUID can promise what a hypervisor then traps, and a compiler or a CPU can have a fault. So before kernels are chosen they
-// multiply something small in a child process, where an illegal instruction ends nothing else.
+// Whether kernels compute on this machine what the portable ones do, found out where a fault ends nothing (child_check.h).
 
 #pragma once
 
@@ -9,8 +6,7 @@
 
 namespace tokenloom {
 
-// Every format and size of tile against the portable kernels, in a child process: false when any bit differs, or the child
-// dies or hangs. Where no child can be had, true: then CPUID's word has to do.
+// Every format and size of tile against the portable kernels: false when any bit differs, or a child dies or hangs of them.
 bool check_kernels(const Kernels& kernels);
 
 }  // namespace tokenloom

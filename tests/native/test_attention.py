@@ -76,6 +76,15 @@ def test_the_reference_is_there() -> None:
     assert set(KERNELS) <= {"portable", "avx2", "avx512"}
 
 
+@pytest.mark.parametrize(
+    ("fault", "chosen"),
+    [("none", "faulty"), ("wrong", "portable"), ("illegal", "portable"), ("unusable", "portable")],
+)
+def test_kernels_with_a_fault_are_found_out_before_they_are_chosen(fault: str, chosen: str) -> None:
+    """The last bit of one number; an instruction that this machine lacks, which ends a child process alone."""
+    assert core.chosen_attention(fault) == chosen
+
+
 SHAPES = {
     "as in SmolLM2": (9, 3, 64),
     "one head": (1, 1, 32),
