@@ -129,7 +129,18 @@ def multiply(
     add: bool = False,
 ) -> tuple[Any, list[float]]: ...
 def ggml_multiply(type: str, data: Any, x: Any, threads: int = 1, repeat: int = 1) -> tuple[Any, list[float]]: ...
+def row_kernels() -> list[str]: ...
 def quantize_activations(x: Any) -> tuple[Any, Any, Any, Any, Any]: ...
+def activation_tiles(
+    x: Any,
+    kernels: str,
+    form: str = "rounded",
+    before: str = "",
+    weight: Sequence[float] = (),
+    epsilon: float = 0.0,
+    parts: int = 1,
+    repeat: int = 1,
+) -> tuple[Any, list[float]]: ...
 
 #: (rows, first position, pages from position 0)
 Run = tuple[int, int, Sequence[int]]

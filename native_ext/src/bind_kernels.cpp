@@ -132,41 +132,6 @@ py::tuple ggml_multiply(const std::string& name, const Bytes& data, const Floats
     });
 }
 
-// int8 (rows, columns), and float32 scale, float32 scale * sum, int32 -8 * sum, int32 -128 * sum (rows, blocks).
-py::tuple quantize(const Floats& x) {
-    check_activations(x, x.ndim() == 2 ? x.shape(1) : 0);
-    if (x.shape(1) % kBlock != 0) {
-        throw py::value_error("columns must be a multiple of 32");
-    }
-    const auto rows = static_cast<int>(x.shape(0));
-    const py::ssize_t blocks = x.shape(1) / kBlock;
-    std::vector<uint8_t> tiles(activation_bytes(ActivationForm::rounded, rows, x.shape(1)));
-    write_tiles({ActivationSource::plain, x.data(), static_cast<size_t>(x.shape(1)), x.shape(1)}, ActivationForm::rounded, rows,
-                tiles.data());
-    py::array_t<int8_t> numbers({x.shape(0), x.shape(1)});
-    py::array_t<float> scales({py::ssize_t{2}, x.shape(0), blocks});
-    py::array_t<int32_t> starts({py::ssize_t{2}, x.shape(0), blocks});
-    for (int tile = 0; tile < tile_count(rows); ++tile) {
-        const int first = tile_first_row(rows, tile);
-        const int tokens = tile_first_row(rows, tile + 1) - first;
-        for (py::ssize_t b = 0; b < blocks; ++b) {
-            const uint8_t* block = tiles.data() + activation_bytes(ActivationForm::rounded, first, x.shape(1)) +
-                                   static_cast<size_t>(b) * kRoundedBytes * tokens;
-            for (int t = 0; t < tokens; ++t) {
-                for (int k = 0; k < kBlock; ++k) {
-                    numbers.mutable_at(first + t, b * kBlock + k) = static_cast<int8_t>(block[(k / 4 * tokens + t) * 4 + k % 4]);
-                }
-                const uint8_t* rest = block + size_t{kBlock} * tokens + size_t{4} * t;
-                for (int i = 0; i < 2; ++i) {
-                    std::memcpy(&scales.mutable_at(i, first + t, b), rest + size_t{4} * tokens * i, 4);
-                    std::memcpy(&starts.mutable_at(i, first + t, b), rest + size_t{4} * tokens * (2 + i), 4);
-                }
-            }
-        }
-    }
-    return py::make_tuple(numbers, scales[py::int_(0)], scales[py::int_(1)], starts[py::int_(0)], starts[py::int_(1)]);
-}
-
 // Whether kernels with such a fault would pass the check that comes before they are chosen.
 bool faulty_kernels_pass(const std::string& fault) {
     Kernels kernels = kPortableKernels;
@@ -221,7 +186,6 @@ void bind_kernels(py::module_& m) {
     m.def("multiply", &multiply, py::arg("parts"), py::arg("x"), py::arg("kernels") = "auto", py::arg("threads") = 1, py::arg("repeat") = 1,
           py::arg("before") = "", py::arg("weight") = std::vector<float>{}, py::arg("epsilon") = 0.0f, py::arg("add") = false);
     m.def("ggml_multiply", &ggml_multiply, py::arg("type"), py::arg("data"), py::arg("x"), py::arg("threads") = 1, py::arg("repeat") = 1);
-    m.def("quantize_activations", &quantize, py::arg("x"));
 }
 
 }  // namespace tokenloom

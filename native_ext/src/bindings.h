@@ -16,6 +16,7 @@ void bind_sampler(pybind11::module_& m);
 void bind_gguf(pybind11::module_& m);
 void bind_engine(pybind11::module_& m);
 void bind_kernels(pybind11::module_& m);
+void bind_rows(pybind11::module_& m);
 void bind_threads(pybind11::module_& m);
 
 // The file's key-values as a dict: strings decoded as UTF-8 with surrogateescape, arrays as lists.

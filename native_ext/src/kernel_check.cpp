@@ -18,25 +18,28 @@ constexpr int kColumns = kBlocks * kBlock;
 // Memory for the check, all of it taken before the child begins: another thread might hold the allocator's lock then.
 struct Workspace {
     alignas(64) uint8_t group[kColumns * kGroupRows * sizeof(float)];
+    float rows[kTileTokens * kColumns];
     std::vector<uint8_t> tiles[2][kTileTokens + 1];  // of either form, by tokens
+    std::vector<uint8_t> own_tile;
     float expected[kTileTokens * kGroupRows];
     float got[kTileTokens * kGroupRows];
 
     Workspace() {
         CheckNumbers numbers;
-        float x[kTileTokens * kColumns];
-        for (float& number : x) {
+        for (float& number : rows) {
             number = numbers.real();
         }
-        const ActivationSource source{ActivationSource::plain, x, kColumns, kColumns};
         for (const ActivationForm form : {ActivationForm::rounded, ActivationForm::whole}) {
             for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
                 std::vector<uint8_t>& tile = tiles[static_cast<int>(form)][tokens];
                 tile.resize(activation_bytes(form, tokens, kColumns));
-                write_tiles(source, form, tokens, tile.data());
+                write_tiles(kPortableRows, source(), form, tokens, tile.data());
             }
         }
+        own_tile.resize(activation_bytes(ActivationForm::whole, kTileTokens, kColumns));
     }
+
+    ActivationSource source() const { return {ActivationSource::plain, rows, kColumns, kColumns}; }
 
     // Any bits will do for integers; floating-point ones must be finite.
     void fill_group(PackedFormat format) {
@@ -65,6 +68,15 @@ struct Workspace {
 };
 
 bool same_bits(const Kernels& kernels, Workspace& space) {
+    for (const ActivationForm form : {ActivationForm::rounded, ActivationForm::whole}) {
+        for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
+            const std::vector<uint8_t>& expected = space.tiles[static_cast<int>(form)][tokens];
+            write_tiles(row_kernels_of(&kernels), space.source(), form, tokens, space.own_tile.data());
+            if (std::memcmp(expected.data(), space.own_tile.data(), expected.size()) != 0) {
+                return false;
+            }
+        }
+    }
     for (int f = 0; f < kPackedFormats; ++f) {
         space.fill_group(static_cast<PackedFormat>(f));
         const bool rounded = kFormats[f].scales;

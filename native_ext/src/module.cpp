@@ -34,5 +34,6 @@ PYBIND11_MODULE(_core, m) {
     tokenloom::bind_gguf(m);
     tokenloom::bind_engine(m);
     tokenloom::bind_kernels(m);
+    tokenloom::bind_rows(m);
     tokenloom::bind_threads(m);
 }

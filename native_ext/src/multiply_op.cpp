@@ -11,7 +11,8 @@ constexpr int kChunkTiles = 12;       // of an item
 constexpr int kMostChunkGroups = 2;   // so that threads end at about the same time
 constexpr int kItemsPerThread = 16;
 constexpr int kItemNumbers = 4096;    // of an item of rounding, about 1 us
-constexpr int kMostTileParts = 4;     // each of which normalizes anew
+constexpr int kMostTileParts = 4;     // each of which normalizes anew,
+constexpr int kTilesPerThread = 4;    // so that more tiles than these are not cut
 constexpr int64_t kLine = 64;         // bytes of a cache line
 
 int chunks_of(int count, int size) { return (count + size - 1) / size; }
@@ -58,16 +59,16 @@ void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, i
 }  // namespace
 
 ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x, ActivationForm form) {
-    return quantize(context, x, x->ne[0], nullptr, {&team_, rows_, ActivationSource::plain, form, 0.0f});
+    return quantize(context, x, x->ne[0], nullptr, {&team_, &rounding_, rows_, ActivationSource::plain, form, 0.0f});
 }
 
 ggml_tensor* MultiplyOps::quantize_normed(ggml_context* context, ggml_tensor* x, ActivationForm form, ggml_tensor* weight,
                                           float epsilon) {
-    return quantize(context, x, x->ne[0], weight, {&team_, rows_, ActivationSource::normed, form, epsilon});
+    return quantize(context, x, x->ne[0], weight, {&team_, &rounding_, rows_, ActivationSource::normed, form, epsilon});
 }
 
 ggml_tensor* MultiplyOps::quantize_gated(ggml_context* context, ggml_tensor* x, ActivationForm form) {
-    return quantize(context, x, x->ne[0] / 2, nullptr, {&team_, rows_, ActivationSource::gated, form, 0.0f});
+    return quantize(context, x, x->ne[0] / 2, nullptr, {&team_, &rounding_, rows_, ActivationSource::gated, form, 0.0f});
 }
 
 ggml_tensor* MultiplyOps::quantize(ggml_context* context, ggml_tensor* x, int64_t columns, ggml_tensor* weight, Quantization how) {
@@ -105,12 +106,13 @@ void MultiplyOps::quantize_op(ggml_tensor* out, int thread, int threads, void* q
     if (tiles == 0) {
         return;
     }
-    const int parts = static_cast<int>(std::clamp<int64_t>(rows / tiles * source.columns / kItemNumbers, 1, kMostTileParts));
+    const int most_parts = std::min(kMostTileParts, chunks_of(how.team->threads() * kTilesPerThread, tiles));
+    const int parts = static_cast<int>(std::clamp<int64_t>(rows / tiles * source.columns / kItemNumbers, 1, most_parts));
     const auto cut = [&](int part) { return part == parts ? source.columns : source.columns / kBlock * part / parts * kBlock; };
     how.team->share(tiles * parts, thread, threads, [&](int first, int last, int) {
         for (int item = first; item < last; ++item) {
             const int part = item % parts;
-            write_tile(source, how.form, rows, item / parts, cut(part), cut(part + 1), static_cast<uint8_t*>(out->data));
+            write_tile(*how.kernels, source, how.form, rows, item / parts, cut(part), cut(part + 1), static_cast<uint8_t*>(out->data));
         }
     });
 }

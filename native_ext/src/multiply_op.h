@@ -25,7 +25,7 @@ namespace tokenloom {
 class MultiplyOps {
 public:
     // `kernels` may be null when no weight is packed.
-    MultiplyOps(const Kernels* kernels, ThreadTeam& team) : kernels_(kernels), team_(team) {}
+    MultiplyOps(const Kernels* kernels, ThreadTeam& team) : kernels_(kernels), rounding_(row_kernels_of(kernels)), team_(team) {}
 
     // Forgets the nodes of the graph before.
     void clear() {
@@ -59,6 +59,7 @@ private:
 
     struct Quantization {
         ThreadTeam* team;
+        const RowKernels* kernels;
         const int* rows;
         ActivationSource::Kind kind;
         ActivationForm form;
@@ -78,6 +79,7 @@ private:
     static void multiply_items(const Node& node, const Cut& cut, ggml_tensor* out, int first, int last);
 
     const Kernels* kernels_;
+    const RowKernels& rounding_;
     ThreadTeam& team_;
     const int* rows_ = nullptr;
     std::deque<Node> nodes_;  // a deque: ggml keeps their addresses

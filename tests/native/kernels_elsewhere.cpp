@@ -49,7 +49,7 @@ std::vector<float> products(const Kernels& kernels, const Case& c) {
     }
     const ActivationForm form = traits.scales ? ActivationForm::rounded : ActivationForm::whole;
     std::vector<uint8_t> tile(activation_bytes(form, c.tokens, columns));
-    write_tiles({ActivationSource::plain, x.data(), static_cast<size_t>(columns), columns}, form, c.tokens, tile.data());
+    write_tiles(kPortableRows, {ActivationSource::plain, x.data(), static_cast<size_t>(columns), columns}, form, c.tokens, tile.data());
     std::vector<float> out(static_cast<size_t>(c.tokens) * kGroupRows);
     kernels.multiply[c.format]({weights.data(), blocks}, tile.data(), c.tokens, out.data(), kGroupRows, {});
     return out;

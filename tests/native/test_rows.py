@@ -1,0 +1,157 @@
+"""The small work on rows: the same bits on every instruction set, whatever the numbers are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tokenloom.native_ext.native import core
+
+Array = npt.NDArray[Any]
+KERNELS = core.row_kernels()
+NAN = np.float32("nan")
+INFINITY = np.float32("inf")
+#: Numbers that a block may hold beside ordinary ones.
+ODD_BLOCKS: dict[str, list[float]] = {
+    "zeros": [0.0] * 32,
+    "negative zeros": [-0.0] * 32,
+    "below the smallest block": [9e-31, -9e-31] * 16,
+    "at the smallest block": [float(np.float32(1e-30)), 0.0] * 16,
+    "just above it": [1.5e-30, -1e-31] * 16,
+    "subnormal": [1e-40, -1e-45] * 16,
+    "largest finite": [3.4028235e38, -3.4028235e38, 1.0, -0.0] * 8,
+    "ties": [127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 126.5] * 4,
+}
+
+
+def tiles(x: Array, name: str, **settings: Any) -> Array:
+    out: Array = core.activation_tiles(x, name, **settings)[0]
+    return out
+
+
+def rows_of(rng: np.random.Generator, rows: int, columns: int) -> Array:
+    """Of differing size, every other number of the first row -0.0."""
+    x = rng.standard_normal((rows, columns)) * 10.0 ** rng.integers(-3, 4, (rows, 1))
+    x[0, ::2] = -0.0
+    return x.astype(np.float32)
+
+
+def block_of_tile(made: Array, tokens: int, token: int, block: int) -> tuple[Array, Array, Array]:
+    """int8 [32], float32 [scale, scale * sum], int32 [four starts] of one block of a tile that is alone."""
+    own = made[block * 56 * tokens : (block + 1) * 56 * tokens].reshape(14, tokens, 4)[:, token].copy()
+    return (
+        own[:8].reshape(-1).view(np.int8),
+        own[8:10].reshape(-1).view(np.float32),
+        own[10:].reshape(-1).view(np.int32),
+    )
+
+
+def test_the_reference_is_there() -> None:
+    assert KERNELS[0] == "portable"
+    assert set(KERNELS) <= {"portable", "avx2", "avx512"}
+
+
+@pytest.mark.parametrize("before", ["", "normed", "gated"])
+@pytest.mark.parametrize(("form", "columns"), [("rounded", 32), ("rounded", 224), ("whole", 91), ("shortened", 7)])
+def test_tiles_have_the_same_bits_everywhere_however_they_are_cut(before: str, form: str, columns: int) -> None:
+    rng = np.random.default_rng(1)
+    settings: dict[str, Any] = {"form": form, "before": before, "epsilon": 1e-5}
+    if before == "normed":
+        settings["weight"] = rng.standard_normal(columns).tolist()
+    for rows in (*range(1, 9), 13):
+        x = rows_of(rng, rows, columns * (2 if before == "gated" else 1))
+        expected = tiles(x, "portable", **settings)
+        for name in KERNELS:
+            for parts in (1, 3):
+                assert np.array_equal(tiles(x, name, parts=parts, **settings), expected), (name, rows, parts)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("kind", ODD_BLOCKS)
+def test_odd_blocks_have_the_same_bits_everywhere(kind: str, name: str) -> None:
+    for rows in range(1, 7):
+        for row in range(rows):
+            x = rows_of(np.random.default_rng(2), rows, 96)
+            x[row, 32:64] = ODD_BLOCKS[kind]
+            assert np.array_equal(tiles(x, name), tiles(x, "portable"))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_blocks_too_small_are_zero_and_others_are_not(name: str) -> None:
+    for kind, zero in {
+        "below the smallest block": True,
+        "at the smallest block": False,
+        "negative zeros": True,
+    }.items():
+        numbers, scales, starts = block_of_tile(tiles(np.array([ODD_BLOCKS[kind]], np.float32), name), 1, 0, 0)
+        assert (not numbers.any() and not scales.any() and not starts.any()) is zero, kind
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "bad",
+    [NAN, -NAN, INFINITY, -INFINITY, np.uint32(0x7F800001).view(np.float32), np.uint32(0xFFFFFFFF).view(np.float32)],
+)
+def test_a_block_that_is_not_finite_has_numbers_of_0_and_a_scale_that_shows_it(bad: np.float32, name: str) -> None:
+    """Of its own token alone, in the last bits of what a NaN carries as well."""
+    for rows in range(1, 7):
+        for row in range(rows):
+            clean = rows_of(np.random.default_rng(3), rows, 96)
+            x = clean.copy()
+            x[row, 33] = bad
+            made, before = tiles(x, name), tiles(clean, name)
+            assert np.array_equal(made, tiles(x, "portable"))
+            numbers, scales, starts = block_of_tile(made, rows, row, 1)
+            assert not numbers.any()
+            assert not starts.any()
+            assert (np.isnan if np.isnan(bad) else np.isposinf)(scales[0])
+            assert np.isnan(scales[1])
+            for token in range(rows):
+                for block in range(3):
+                    if (token, block) != (row, 1):
+                        mine, theirs = (
+                            block_of_tile(made, rows, token, block),
+                            block_of_tile(before, rows, token, block),
+                        )
+                        assert all(
+                            np.array_equal(a.view(np.uint8), b.view(np.uint8))
+                            for a, b in zip(mine, theirs, strict=True)
+                        )
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_gates_at_the_ends_of_the_exponential(name: str) -> None:
+    """Where it underflows, at its border, at zeros of either sign, and of what is no number."""
+    border = np.float32(-87.0)
+    gates = [
+        border,
+        np.nextafter(border, np.float32(-100)),
+        -88.0,
+        -1e4,
+        1e4,
+        87.0,
+        0.0,
+        -0.0,
+        1e-40,
+        -1e-40,
+        1e38,
+        -1e38,
+    ]
+    x = np.array([[*gates * 4, *[2.0] * 48]], np.float32)
+    for form in ("whole", "shortened"):
+        assert np.array_equal(
+            tiles(x, name, form=form, before="gated"), tiles(x, "portable", form=form, before="gated")
+        )
+    out = tiles(x, name, form="whole", before="gated").view(np.float32)[:12]
+    gate = x[0, :12].astype(np.float64)
+    expected = 2 * np.where(gate < -87, 0, gate / (1 + np.exp(-np.maximum(gate, -700))))
+    assert np.allclose(out, expected, rtol=1e-6, atol=1e-44)
+    for bad in (NAN, INFINITY, -INFINITY):
+        for place in (0, 48):  # the gate, and what it lets through
+            y = x.copy()
+            y[0, place] = bad
+            made = [tiles(y, k, form="whole", before="gated").view(np.float32) for k in ("portable", name)]
+            assert np.array_equal(made[0], made[1], equal_nan=True)
