@@ -2,13 +2,13 @@
 
 #include <ggml-cpu.h>
 #include <ggml.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <string>
 
 #include "errors.h"
@@ -83,29 +83,20 @@ KvPool::KvPool(int layers, int kv_heads, int head_size, KvType type)
       slab_pages_(std::max<size_t>(1, kSlabTarget / page_bytes_)),
       slab_bytes_(slab_pages_ * page_bytes_) {}
 
-KvPool::~KvPool() {
-    for (uint8_t* slab : slabs_) {
-        ::munmap(slab, slab_bytes_);
-    }
-}
-
 void KvPool::ensure(int pages_end) {
     while (slabs_.size() * slab_pages_ < static_cast<size_t>(pages_end)) {
-        slabs_.reserve(slabs_.size() + 1);
-        // Anonymous memory is zero, and not resident until it is touched.
-        void* slab = ::mmap(nullptr, slab_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (slab == MAP_FAILED) {
+        try {
+            slabs_.emplace_back(slab_bytes_);  // zero, and not resident until it is touched
+        } catch (const std::bad_alloc&) {
             throw EngineError("the system gives no memory for " + std::to_string(slab_bytes_) + " more bytes of cells; " +
                               std::to_string(allocated_bytes()) + " are in use: lower kv_bytes");
         }
-        slabs_.push_back(static_cast<uint8_t*>(slab));
     }
 }
 
 void KvPool::trim(int pages_end) {
     const size_t needed = (static_cast<size_t>(pages_end) + slab_pages_ - 1) / slab_pages_;
     while (slabs_.size() > needed + 1) {
-        ::munmap(slabs_.back(), slab_bytes_);
         slabs_.pop_back();
     }
 }

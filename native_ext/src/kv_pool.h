@@ -23,13 +23,13 @@
 #include <vector>
 
 #include "attention_kernel.h"
+#include "huge_memory.h"
 
 namespace tokenloom {
 
 class KvPool {
 public:
     KvPool(int layers, int kv_heads, int head_size, KvType type);
-    ~KvPool();
     KvPool(const KvPool&) = delete;
     KvPool& operator=(const KvPool&) = delete;
 
@@ -63,7 +63,7 @@ public:
 
 private:
     uint8_t* block(int page, int layer, int head) const {
-        return slabs_[static_cast<size_t>(page) / slab_pages_] + (static_cast<size_t>(page) % slab_pages_) * page_bytes_ +
+        return slabs_[static_cast<size_t>(page) / slab_pages_].data() + (static_cast<size_t>(page) % slab_pages_) * page_bytes_ +
                (static_cast<size_t>(layer) * kv_heads_ + head) * block_bytes_;
     }
 
@@ -76,7 +76,7 @@ private:
     size_t page_bytes_;
     size_t slab_pages_;
     size_t slab_bytes_;
-    std::vector<uint8_t*> slabs_;
+    std::vector<HugeMemory> slabs_;
 };
 
 }  // namespace tokenloom

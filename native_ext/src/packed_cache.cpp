@@ -13,6 +13,7 @@
 #include <random>
 
 #include "errors.h"
+#include "huge_memory.h"
 #include "packed_layout.h"
 
 namespace tokenloom {
@@ -26,6 +27,8 @@ constexpr uint32_t kFileVersion = 1;
 constexpr size_t kFingerprint = 64;
 constexpr uint64_t kAlignment = 64;
 constexpr time_t kAbandonedAfter = 3600;  // seconds
+// Written at once and at multiples of it, so that the system's cache can hold the file in huge pages.
+constexpr size_t kWriting = 2 * kHugePage;
 
 struct Header {
     char magic[sizeof kMagic];
@@ -130,6 +133,8 @@ std::unique_ptr<PackedCache> PackedCache::open(const std::string& path, const Pa
         why = "it cannot be mapped";
         return nullptr;
     }
+    // What is not in the system's cache yet is then read into huge pages, if the file system can.
+    prefer_huge_pages(const_cast<uint8_t*>(cache->file_.data()), cache->file_.size());
     why = cache->refuse(key, progress);
     if (!why.empty()) {
         cache.reset();
@@ -196,6 +201,7 @@ PackedCacheWriter::PackedCacheWriter(const std::string& path, const PackedKey& k
     if (fd_ < 0) {
         fail("create");
     }
+    pending_.reserve(kWriting);
 }
 
 PackedCacheWriter::~PackedCacheWriter() {
@@ -239,14 +245,40 @@ void PackedCacheWriter::write(const void* data, size_t bytes, uint64_t at) {
     }
 }
 
+// Behind what came before; zeros for null.
+void PackedCacheWriter::append(const void* data, size_t bytes) {
+    const auto* from = static_cast<const uint8_t*>(data);
+    while (bytes > 0) {
+        const size_t count = std::min(bytes, kWriting - pending_.size());
+        if (from == nullptr) {
+            pending_.resize(pending_.size() + count);
+        } else {
+            pending_.insert(pending_.end(), from, from + count);
+            from += count;
+        }
+        bytes -= count;
+        if (pending_.size() == kWriting) {
+            flush();
+        }
+    }
+}
+
+void PackedCacheWriter::flush() {
+    write(pending_.data(), pending_.size(), written_);
+    written_ += pending_.size();
+    pending_.clear();
+}
+
 void PackedCacheWriter::add(const uint8_t* data) {
     const size_t index = checksums_.size();
     const uint64_t bytes = key_.matrices[index].bytes;
-    write(data, bytes, offsets_[index]);
+    append(nullptr, offsets_[index] - (written_ + pending_.size()));
+    append(data, bytes);
     checksums_.push_back(checksum(data, bytes));
 }
 
 void PackedCacheWriter::commit() {
+    flush();
     const std::vector<Row> table = table_of(key_, offsets_, checksums_);
     const Header header = header_of(key_, file_bytes_, table);
     write(table.data(), table.size() * sizeof(Row), sizeof header);

@@ -69,6 +69,8 @@ public:
 
 private:
     void write(const void* data, size_t bytes, uint64_t at);
+    void append(const void* data, size_t bytes);
+    void flush();
     [[noreturn]] void fail(const std::string& what) const;
     void remove_abandoned() const;
 
@@ -79,6 +81,8 @@ private:
     std::vector<uint64_t> offsets_;
     std::vector<uint64_t> checksums_;
     uint64_t file_bytes_;
+    std::vector<uint8_t> pending_;  // what is to be written next,
+    uint64_t written_ = 0;          // behind so much
 };
 
 }  // namespace tokenloom

@@ -90,10 +90,13 @@ PackedMatrix::PackedMatrix(ggml_type type, int64_t rows, int64_t columns, const 
       rows_(rows),
       columns_(columns),
       groups_(static_cast<int>(groups_of(rows))),
+      storage_(nullptr, Free{false}),
       data_(packed) {}
 
-PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, int64_t columns) : PackedMatrix(type, rows, columns, nullptr) {
-    storage_.reset(static_cast<uint8_t*>(::operator new(bytes(), std::align_val_t{64})));
+PackedMatrix::PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, int64_t columns, uint8_t* place)
+    : PackedMatrix(type, rows, columns, nullptr) {
+    uint8_t* own = place == nullptr ? static_cast<uint8_t*>(::operator new(bytes(), std::align_val_t{64})) : nullptr;
+    storage_ = {own == nullptr ? place : own, Free{own != nullptr}};
     data_ = storage_.get();
     if (!traits().scales) {
         for (int g = 0; g < groups_; ++g) {

@@ -25,8 +25,9 @@ public:
     static size_t bytes_of(ggml_type type, int64_t rows, int64_t columns);
 
     // `data`: `rows` rows of `columns` numbers of the type, as GGUF stores them. can_pack(type) must hold, and `columns`
-    // be a multiple of the type's block. Throws std::bad_alloc.
-    PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, int64_t columns);
+    // be a multiple of the type's block. `place`: bytes_of() bytes of anything at a multiple of 64, which must live as
+    // long; null for memory of its own. Throws std::bad_alloc.
+    PackedMatrix(ggml_type type, const uint8_t* data, int64_t rows, int64_t columns, uint8_t* place = nullptr);
     // The same around bytes that another one of this type and size had (data()), at a multiple of 64; they must live as long.
     PackedMatrix(ggml_type type, int64_t rows, int64_t columns, const uint8_t* packed);
 
@@ -49,7 +50,12 @@ public:
 
 private:
     struct Free {
-        void operator()(uint8_t* bytes) const { ::operator delete(bytes, std::align_val_t{64}); }
+        bool own;
+        void operator()(uint8_t* bytes) const {
+            if (own) {
+                ::operator delete(bytes, std::align_val_t{64});
+            }
+        }
     };
 
     const FormatTraits& traits() const { return kFormats[static_cast<int>(format_)]; }
@@ -62,7 +68,7 @@ private:
     int64_t rows_;
     int64_t columns_;
     int groups_;
-    std::unique_ptr<uint8_t, Free> storage_;  // null when the bytes are another's
+    std::unique_ptr<uint8_t, Free> storage_;  // what may be written: null around bytes of before
     const uint8_t* data_;
 };
 

@@ -22,6 +22,9 @@ std::deque<PackedMatrix> matrices_in(const PackedCache& cache, const std::vector
     return matrices;
 }
 
+// Matrices begin at cache lines.
+uint64_t in_lines(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
 }  // namespace
 
 PackedWeights pack_all(const std::vector<PackSource>& sources, const Packing& packing, const std::function<void(const PackSource&)>& done) {
@@ -78,11 +81,21 @@ PackedWeights pack_all(const std::vector<PackSource>& sources, const Packing& pa
             out.note += std::string("packed weights are not kept: ") + error.what();
         }
     }
+    if (sources.empty()) {
+        return out;
+    }
+    uint64_t room = 0;
+    for (const PackedShape& shape : key.matrices) {
+        room += in_lines(shape.bytes);
+    }
+    out.memory.emplace(room);
+    uint8_t* place = out.memory->data();
     uint64_t bytes = 0;
     for (const PackSource& s : sources) {
-        out.matrices.emplace_back(s.type, s.data, s.rows, s.columns);
+        const PackedMatrix& matrix = out.matrices.emplace_back(s.type, s.data, s.rows, s.columns, place);
+        place += in_lines(matrix.bytes());
         done(s);
-        progress(bytes += out.matrices.back().bytes(), total);
+        progress(bytes += matrix.bytes(), total);
     }
     return out;
 }

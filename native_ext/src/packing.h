@@ -6,9 +6,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "huge_memory.h"
 #include "packed_cache.h"
 #include "packed_matrix.h"
 
@@ -29,7 +31,8 @@ struct PackSource {
 
 struct PackedWeights {
     std::deque<PackedMatrix> matrices;   // as the sources
-    std::unique_ptr<PackedCache> cache;  // where they are, if not in memory of their own
+    std::unique_ptr<PackedCache> cache;  // where they are, or
+    std::optional<HugeMemory> memory;
     std::string note;                    // what became of the file, for the log; empty without one
     bool failed = false;                 // a file was refused, or could not be written
 };
