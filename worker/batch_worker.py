@@ -61,6 +61,12 @@ class StartupError(SystemExit):
     """The worker cannot start, for a reason a person can mend. Ends the process with code 1 and this one message."""
 
 
+class LoadStopped(BaseException):
+    """A signal came while the model was loaded. Raised by its handler, wherever that strikes: nothing has happened yet
+    that would have to be ended in order. No Exception, so that whatever loads does not take it for trouble of its own.
+    """
+
+
 class BatchWorker(BaseWorker):
     """Takes every waiting job of its queues, as far as there is room, and runs them together."""
 
@@ -92,6 +98,7 @@ class BatchWorker(BaseWorker):
             link, self.keys, self.name, self._lease.incarnation, self.job_class, self._finalizer.link
         )
         self.intake = Intake(self, self._source, self.active, self.contact)
+        self._loading = False
         self._stop_at: float | None = None
         self._cold = False
         self._usurped = False
@@ -127,7 +134,12 @@ class BatchWorker(BaseWorker):
             raise StartupError(f"tokenloom: Redis is {found}; {needed} or newer is needed")
         self._lease.check_free()
         outcomes = RedisOutcomes(self._finalizer, self.active)
-        self.cycle = cycle = self._open_cycle(outcomes)
+        try:
+            self.cycle = cycle = self._open_cycle(outcomes)
+        except LoadStopped:
+            outcomes.close()
+            self.log.info("Worker %s: stopped on request while the model was loaded", self.name)
+            return False
         crashed = False
         pulse = waiters = None
         try:
@@ -182,11 +194,16 @@ class BatchWorker(BaseWorker):
         return {**super().serialize(), "tokenloom": self._lease.incarnation}
 
     def _open_cycle(self, outcomes: RedisOutcomes) -> CycleFace:
+        self._loading = True
         try:
+            if self._stop_requested:
+                raise LoadStopped
             return self.open_cycle(private_link(self.connection), outcomes, self._lease.incarnation)
         except (SettingsError, EngineError) as error:
             outcomes.close()
             raise StartupError(f"tokenloom: {error}") from None
+        finally:
+            self._loading = False
 
     def _start_pulse(self) -> Pulse:
         findings = Findings(
@@ -295,7 +312,10 @@ class BatchWorker(BaseWorker):
     # -- stopping ----------------------------------------------------------------------------------------------------
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
-        """First signal: warm shutdown. A second one, at least a second later: cold. Nothing else happens in here."""
+        """First signal: warm shutdown. A second one, at least a second later: cold. Nothing else happens in here.
+
+        Raises LoadStopped while the model is loaded.
+        """
         if self._stop_at is None:
             self._stop_at = time.monotonic()
             self._shutdown_requested_date = now()
@@ -303,6 +323,8 @@ class BatchWorker(BaseWorker):
         elif time.monotonic() - self._stop_at >= 1.0:
             self._cold = True
         self.notes.leave()
+        if self._loading:
+            raise LoadStopped
 
     def request_force_stop(self, signum: int, frame: FrameType | None) -> None:
         """As a second signal."""

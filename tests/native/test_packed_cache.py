@@ -381,6 +381,25 @@ def test_a_load_can_be_interrupted(model_path: Path, folder: Path) -> None:
     assert not [file for file in folder.iterdir() if file.suffix == ".tmp"]
 
 
+def test_a_load_that_was_ended_gives_its_memory_back(model_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise RuntimeError("enough")
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def end_loads(count: int) -> None:
+        for _ in range(count):
+            with pytest.raises(RuntimeError, match="enough"):
+                begin(model_path, stop)
+
+    end_loads(1)
+    before = resident()
+    end_loads(4)
+    assert resident() - before < model_path.stat().st_size // 2
+
+
 def test_a_bar_is_drawn_on_a_terminal_alone(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

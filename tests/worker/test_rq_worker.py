@@ -107,6 +107,23 @@ def test_a_killed_workers_jobs_run_again_as_soon_as_its_name_is_back(
     assert "3 jobs of the last worker named a are back in their queues" in worker.output()
 
 
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_told_to_stop_while_it_loads_its_model_does_not_load_it_first(
+    redis: Redis, scripted: Callable[..., WorkerProcess], tmp_path: Path, which: signal.Signals
+) -> None:
+    loading = tmp_path / "loading"
+    enqueue(redis, "s", "j")
+    worker = scripted(start=False, name="a", environment={"SCRIPTED_LOADING": str(loading)}).start(born=False)
+    wait_until(loading.exists)
+    worker.send(which)
+    assert worker.wait(10) == 0
+    assert loading.exists(), "which it would have waited for"
+    assert "stopped on request while the model was loaded" in worker.output()
+    assert "Traceback" not in worker.output()
+    assert ids(redis) == ["j"]
+    assert not redis.exists("rq:workers", KEYS.workers, KEYS.worker("a"))
+
+
 def loaded_without_redis(server: ValkeyServer, scripted: Callable[..., WorkerProcess], loading: Path) -> WorkerProcess:
     """A worker whose server has died while its model was loaded, and that has noticed."""
     environment = {"SCRIPTED_LOADING": str(loading)}
