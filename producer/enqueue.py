@@ -31,7 +31,7 @@ RESULT_TTL = 3600
 FAILURE_TTL = 7 * 24 * 3600
 
 #: Names in a job's meta that are the contract's own.
-META = ("sessions", "tenant", "after")
+META = ("sessions", "namespace", "tenant", "after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,12 @@ class Enqueuer:
                 limit=allowed,
             )
         given = dict(options)
-        own = {"sessions": list(request.sessions), "tenant": request.tenant, "after": after}
+        own = {
+            "sessions": list(request.sessions),
+            "namespace": self.keys.namespace,
+            "tenant": request.tenant,
+            "after": after,
+        }
         meta = given.pop("meta", {})
         for name in META:
             if name in meta:

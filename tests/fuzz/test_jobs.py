@@ -60,7 +60,7 @@ BYTES = st.one_of(
 
 def reader() -> Reader:
     """Needs no server."""
-    return Reader(guarded(Job, frozenset()), Redis(port=1))
+    return Reader(guarded(Job, frozenset()), Redis(port=1), "tokenloom")
 
 
 @settings(max_examples=600, deadline=None)

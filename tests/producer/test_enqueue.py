@@ -41,7 +41,7 @@ def test_a_step_is_a_plain_rq_job(client: Client, redis: Redis) -> None:
     assert (job.timeout, job.result_ttl, job.failure_ttl) == (3600, 3600, 7 * 24 * 3600)
     assert job.description == "step a"
     # The worker routes by the meta, straight from the hash.
-    assert decode(redis.hget("rq:job:one", "meta")) == {"sessions": ["a"], "after": "0-0"}
+    assert decode(redis.hget("rq:job:one", "meta")) == {"sessions": ["a"], "namespace": "tokenloom", "after": "0-0"}
 
 
 def test_a_clone_names_every_session_it_needs(client: Client, redis: Redis) -> None:
@@ -55,10 +55,12 @@ def test_a_clone_names_every_session_it_needs(client: Client, redis: Redis) -> N
 def test_a_tenant_and_the_users_meta_travel(redis_url: str) -> None:
     client = Client(redis_url, tenant="team-1")
     job = client.session("a").step("x", meta={"mine": [1]}).job
-    assert job.meta == {"mine": [1], "sessions": ["a"], "tenant": "team-1", "after": "0-0"}
+    own = {"sessions": ["a"], "namespace": "tokenloom", "tenant": "team-1", "after": "0-0"}
+    assert job.meta == {"mine": [1], **own}
     assert job.kwargs["tenant"] == "team-1"
-    with pytest.raises(InvalidRequest, match="the name 'sessions' is reserved"):
-        client.session("a").step("x", meta={"sessions": []})
+    for name in ("sessions", "namespace"):
+        with pytest.raises(InvalidRequest, match=f"the name '{name}' is reserved"):
+            client.session("a").step("x", meta={name: []})
 
 
 def test_options_of_rq_reach_rq(client: Client) -> None:

@@ -3,6 +3,7 @@ import { randomUUID } from "node:crypto";
 import { decode, encode } from "@msgpack/msgpack";
 import { RESP_TYPES, createClient } from "redis";
 
+const NAMESPACE = "tokenloom";
 const QUEUE = "steps";
 const FUNCTION = "tokenloom.schemas.jobs.";
 const MSGPACK = { useBigInt64: true, ignoreUndefined: true }; // seeds are 64-bit integers
@@ -23,7 +24,7 @@ return 1
 
 const pack = (value) => Buffer.from(encode(value, MSGPACK));
 const unpack = (bytes) => decode(bytes, MSGPACK);
-const key = (session, part) => `tokenloom:{${session}}:${part}`;
+const key = (session, part) => `${NAMESPACE}:{${session}}:${part}`;
 
 export class Producer {
   /** Two connections: a blocking XREAD keeps one busy. */
@@ -54,7 +55,7 @@ export class Producer {
     const now = new Date().toISOString();
     const fields = {
       data: pack([FUNCTION + operation, null, [], kwargs]),
-      meta: pack({ sessions, after }),
+      meta: pack({ sessions, namespace: NAMESPACE, after }),
       description: `${operation} ${kwargs.session}`,
       origin: QUEUE,
       status: "queued",

@@ -359,3 +359,17 @@ def test_an_id_too_long_for_events_is_refused(redis: Redis) -> None:
     code, message, session = refusal(redis)
     assert (code, session) == ("invalid", None)
     assert "128" in message
+
+
+def test_a_job_of_another_namespace_is_refused_with_both_names(redis: Redis) -> None:
+    enqueue(redis, "s", "bad", meta={"namespace": "theirs"})
+    code, message, session = refusal(redis)
+    assert (code, session) == ("invalid", None), "nobody reads this namespace's events of it"
+    assert "of namespace 'theirs'" in message
+    assert "serves 'tokenloom'" in message
+
+
+@pytest.mark.parametrize("meta", [{}, {"namespace": "tokenloom"}])
+def test_a_job_of_this_namespace_or_of_none_is_served(redis: Redis, meta: dict[str, str]) -> None:
+    enqueue(redis, "s", "j", meta=meta)
+    assert Side(redis, "a").take_one().request is not None

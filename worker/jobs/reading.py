@@ -71,9 +71,10 @@ class Read:
 class Reader:
     """Reads job hashes. Never raises for what is in one, runs nothing of it, and needs no round trip."""
 
-    def __init__(self, job_class: type[GuardedJob], connection: Redis) -> None:
+    def __init__(self, job_class: type[GuardedJob], connection: Redis, namespace: str) -> None:
         self._job_class = job_class
         self._connection = connection
+        self._namespace = namespace
 
     def read(self, id: str, raw: Mapping[bytes, bytes]) -> Read:
         """The job and its request, or why it is refused."""
@@ -91,6 +92,9 @@ class Reader:
             job._func_name, job._instance, job._args = function, None, []
             job._kwargs = kwargs if isinstance(kwargs, dict) else {}
         refusal = refusal or broken
+        elsewhere = self._of_another_namespace(job)
+        if elsewhere is not None:
+            refusal, session = elsewhere, None
         if refusal is None and len(id) > LONGEST_ID:
             message = f"job ids have at most {LONGEST_ID} characters here, this one has {len(id)}"
             refusal, session = TokenloomError.of("invalid", message, field="id", value=id, limit=LONGEST_ID), None
@@ -133,6 +137,18 @@ class Reader:
         job = self._job_class(id, connection=self._connection, serializer=MsgpackSerializer)
         job.restore(fields)
         return job
+
+    def _of_another_namespace(self, job: GuardedJob) -> TokenloomError | None:
+        """Why the job is not for this worker: its producer looks for the events under other keys."""
+        meta: Any = job.meta  # anything that msgpack can hold
+        named = meta.get("namespace") if isinstance(meta, dict) else None
+        if not isinstance(named, str) or named == self._namespace:
+            return None
+        message = (
+            f"the job is of namespace {shorten(named, 80)!r}, and this worker serves {self._namespace!r}: give client"
+            " and worker the same one (TOKENLOOM_NAMESPACE), or queues of their own"
+        )
+        return TokenloomError.of("invalid", message, field="namespace", value=named, limit=self._namespace)
 
     def _check_callbacks(self, job: GuardedJob) -> None:
         for which, name in job.callback_names().items():

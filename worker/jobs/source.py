@@ -67,7 +67,7 @@ class JobSource:
         self.worker = worker
         self.incarnation = incarnation
         self._scripts = Scripts(link, keys)
-        self._reader = Reader(job_class, job_link)
+        self._reader = Reader(job_class, job_link, keys.namespace)
         self._job_link = job_link
 
     def claim(self, most: int, queues: Sequence[Queue], *, in_turn: bool = False) -> Claim:
