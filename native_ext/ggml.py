@@ -11,7 +11,8 @@ nothing.
 
 ``TOKENLOOM_PACKED_CACHE`` says where packed weights are kept, so that the next load maps them instead of packing again
 and workers on one machine share their pages: ``off`` (the default), ``beside`` for the model's own folder, or a folder.
-The file's name holds the model's, and the beginning of its fingerprint. It may be deleted at any time.
+The file's name holds the model's, and the beginning of its fingerprint. It may be deleted at any time. Of several
+processes that load without it, one packs while the others wait for its file.
 """
 
 from __future__ import annotations

@@ -212,14 +212,16 @@ int64_t pages_needed(const Engine& engine, const py::dict& growth) {
 void bind_engine(py::module_& m) {
     py::class_<Engine, HeldEngine>(m, "Engine")
         .def(py::init([](std::string model, std::string kv_type, int64_t kv_bytes, int64_t threads, int64_t max_batch_tokens,
-                         int64_t max_sequences, std::string packed_cache, std::string fingerprint, const py::object& progress, int64_t fixed_threads) {
-                 Packing packing{std::move(packed_cache), std::move(fingerprint), progress_of(progress)};
+                         int64_t max_sequences, std::string packed_cache, std::string fingerprint, const py::object& progress,
+                         int64_t fixed_threads, double patience) {
+                 Packing packing{std::move(packed_cache), std::move(fingerprint), progress_of(progress), patience};
                  const py::gil_scoped_release release;
                  return HeldEngine(new Engine(EngineSettings{std::move(model), std::move(kv_type), kv_bytes, threads, max_batch_tokens,
                                                              max_sequences, std::move(packing), fixed_threads}));
              }),
              py::arg("model"), py::arg("kv_type"), py::arg("kv_bytes"), py::arg("threads"), py::arg("max_batch_tokens"), py::arg("max_sequences"),
-             py::arg("packed_cache") = "", py::arg("fingerprint") = "", py::arg("progress") = py::none(), py::arg("fixed_threads") = 0)
+             py::arg("packed_cache") = "", py::arg("fingerprint") = "", py::arg("progress") = py::none(), py::arg("fixed_threads") = 0,
+             py::arg("patience") = Packing{}.patience)
         .def("geometry", &geometry)
         .def("metadata", [](const Engine& engine) { return metadata_dict(engine.model().file()); })
         .def("header_bytes", [](const Engine& engine) { return engine.model().file().data_offset(); })

@@ -1,6 +1,9 @@
 #include "packing.h"
 
+#include <optional>
+
 #include "errors.h"
+#include "packing_lock.h"
 
 namespace tokenloom {
 
@@ -37,21 +40,41 @@ PackedWeights pack_all(const std::vector<PackSource>& sources, const Packing& pa
         out.cache = std::move(cache);
     };
 
-    std::unique_ptr<PackedCacheWriter> writer;
-    if (!packing.cache.empty()) {
-        std::string why;
-        if (std::unique_ptr<PackedCache> cache = PackedCache::open(packing.cache, key, progress, why)) {
+    std::string why;
+    const auto map_file = [&] {
+        std::unique_ptr<PackedCache> cache = PackedCache::open(packing.cache, key, progress, why);
+        if (cache) {
             use(std::move(cache));
             out.note = "packed weights mapped from " + packing.cache;
+        }
+        return out.cache != nullptr;
+    };
+    const auto not_kept = [&](const std::string& because) {
+        out.failed = true;
+        out.note += "packed weights are not kept: " + because;
+    };
+
+    std::optional<PackingLock> lock;
+    std::unique_ptr<PackedCacheWriter> writer;
+    if (!packing.cache.empty()) {
+        if (map_file()) {
+            return out;
+        }
+        lock.emplace(packing.cache + ".lock");
+        const bool ours = lock->take(packing.patience, [&] { progress(0, total); });
+        if (ours && map_file()) {  // another process has written it meanwhile
             return out;
         }
         out.failed = !why.empty();
         out.note = why.empty() ? "" : packing.cache + " is not used, for " + why + "; ";
-        try {
-            writer = std::make_unique<PackedCacheWriter>(packing.cache, key);
-        } catch (const EngineError& error) {
-            out.failed = true;
-            out.note += std::string("packed weights are not kept: ") + error.what();
+        if (!ours) {
+            not_kept("the process that packs them for " + packing.cache + " does not get on");
+        } else {
+            try {
+                writer = std::make_unique<PackedCacheWriter>(packing.cache, key);
+            } catch (const EngineError& error) {
+                not_kept(error.what());
+            }
         }
     }
     if (writer) {
@@ -61,12 +84,12 @@ PackedWeights pack_all(const std::vector<PackSource>& sources, const Packing& pa
             for (const PackSource& s : sources) {
                 const PackedMatrix matrix(s.type, s.data, s.rows, s.columns);
                 writer->add(matrix.data());
+                lock->getting_on();
                 done(s);
                 progress(bytes += matrix.bytes(), total);
             }
-            std::string why;
             std::unique_ptr<PackedCache> cache = PackedCache::open(packing.cache, key, [](uint64_t, uint64_t) {}, why);
-            if (!cache) {  // else another worker was quicker, and has its pages in memory already
+            if (!cache) {  // else another process was quicker, where there are no locks, and has its pages in memory already
                 writer->commit();
                 cache = PackedCache::open(packing.cache, key, [](uint64_t, uint64_t) {}, why);
             }
@@ -77,10 +100,10 @@ PackedWeights pack_all(const std::vector<PackSource>& sources, const Packing& pa
             out.note += "packed weights kept in " + packing.cache;
             return out;
         } catch (const EngineError& error) {
-            out.failed = true;
-            out.note += std::string("packed weights are not kept: ") + error.what();
+            not_kept(error.what());
         }
     }
+    lock.reset();  // there is no file to wait for
     if (sources.empty()) {
         return out;
     }

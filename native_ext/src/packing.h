@@ -19,7 +19,8 @@ namespace tokenloom {
 struct Packing {
     std::string cache;        // path of the file; empty: none
     std::string fingerprint;  // of the model file, 64 hex digits; needed with a file
-    Progress progress;        // after each matrix; may be null
+    Progress progress;        // after each matrix, and while waiting for another process; may be null
+    double patience = 60.0;   // seconds that another process, which packs for the same file, may take for one matrix
 };
 
 struct PackSource {
@@ -37,7 +38,8 @@ struct PackedWeights {
     bool failed = false;                 // a file was refused, or could not be written
 };
 
-// `done` is called with each source that is not needed any more. A file that cannot be used or written is left, with a
+// Of several processes without a file one packs, and the others wait for its file (packing_lock.h); should it get stuck, they
+// pack into memory. `done` is called with each source that is not needed any more. A file that cannot be used or written is left, with a
 // note, and the weights are packed into memory. What `progress` throws comes through.
 PackedWeights pack_all(const std::vector<PackSource>& sources, const Packing& packing, const std::function<void(const PackSource&)>& done);
 

@@ -291,6 +291,94 @@ for _ in range(20):
     assert only_file(folder).suffix == ".packed"
 
 
+PACKS = """
+import os, sys
+from tokenloom.native_ext.native import core
+def progress(done, total):
+    print("packing" if done else "waiting", flush=True)
+    if done and "slowly" in sys.argv:
+        sys.stdin.read(1)
+engine = core.Engine(
+    os.fsencode(sys.argv[1]), kv_type="f16", kv_bytes=4 << 20, threads=1, max_batch_tokens=16, max_sequences=4,
+    packed_cache=os.fsencode(sys.argv[2]), fingerprint="0" * 64, progress=progress, patience=float(sys.argv[3]),
+)
+print(engine.packed_cache()[2])
+"""
+
+
+@pytest.fixture
+def packs(model: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Begins processes that pack the model into the folder's file, waiting for each other for so many seconds.
+
+    One that packs ``slowly`` waits after its first matrix for something on its stdin.
+    """
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(folder: Path, patience: float, *how: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", PACKS, str(model), str(folder / "cache"), str(patience), *how]
+        begun.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def rest_of(process: subprocess.Popen[str]) -> str:
+    """What it prints last, told to go on if it waits for that."""
+    said, _ = process.communicate("x", timeout=60)
+    assert process.returncode == 0
+    return said.splitlines()[-1]
+
+
+def test_of_processes_without_a_file_one_packs_and_the_others_wait_for_it(packs: Any, folder: Path) -> None:
+    first = packs(folder, 60, "slowly")
+    assert line_of(first) == "packing"
+    others = [packs(folder, 60) for _ in range(2)]
+    assert [line_of(other) for other in others] == ["waiting", "waiting"]
+    assert rest_of(first) == f"packed weights kept in {folder / 'cache'}"
+    for other in others:
+        assert rest_of(other) == f"packed weights mapped from {folder / 'cache'}"
+    assert only_file(folder).name == "cache"
+
+
+def test_a_process_that_waits_packs_when_the_one_it_waits_for_dies(packs: Any, folder: Path) -> None:
+    first = packs(folder, 60, "slowly")
+    assert line_of(first) == "packing"
+    second = packs(folder, 60)
+    assert line_of(second) == "waiting"
+    first.kill()
+    assert rest_of(second) == f"packed weights kept in {folder / 'cache'}"
+    assert {file.suffix for file in folder.iterdir()} <= {"", ".tmp"}, "no lock is left"
+
+
+def test_a_process_does_not_wait_for_one_that_is_stuck(packs: Any, folder: Path) -> None:
+    first = packs(folder, 60, "slowly")
+    assert line_of(first) == "packing"
+    first.send_signal(signal.SIGSTOP)
+    assert rest_of(packs(folder, 0.3)).startswith("packed weights are not kept: the process that packs them for ")
+    first.send_signal(signal.SIGCONT)
+    assert rest_of(first).startswith("packed weights kept in ")
+
+
+def test_waiting_for_another_process_can_be_interrupted(packs: Any, model: Path, folder: Path) -> None:
+    first = packs(folder, 60, "slowly")
+    assert line_of(first) == "packing"
+
+    def stop(done: int, total: int) -> None:
+        raise RuntimeError(f"enough at {done}")
+
+    with pytest.raises(RuntimeError, match="enough at 0"):
+        begin(model, stop, folder / "cache")
+    assert rest_of(first).startswith("packed weights kept in ")
+
+
 def test_what_killed_writers_left_is_removed_after_an_hour(model: Path, folder: Path) -> None:
     opened(model).close()
     file = only_file(folder)
