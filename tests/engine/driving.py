@@ -58,6 +58,6 @@ def alone(engine: Engine, tokens: Sequence[int], count: int, sampling: Sampling 
         engine.remove(sequence)
 
 
-def same(one: Row, other: Row) -> bool:
+def same_bits(one: Row, other: Row) -> bool:
     """Equal bit for bit."""
     return one.shape == other.shape and bool(np.array_equal(one.view(np.int32), other.view(np.int32)))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.driving import GREEDY, Load, alone, feed, generate, prompt, same
+from engine.driving import GREEDY, Load, alone, feed, generate, prompt, same_bits
 from tokenloom.native_ext.engine import (
     BatchError,
     CellsExhausted,
@@ -126,11 +126,11 @@ def test_chunks_and_abutting_entries_give_the_same_bits_as_one_entry(engine: Eng
         [Entry(sequence, tokens[:1], logits="all"), Entry(sequence, tokens[1:14], logits="all"),
          Entry(sequence, tokens[14:], GREEDY, logits="all")]
     )  # fmt: skip
-    assert same(np.concatenate([part.logits for part in parts]), whole.logits)
+    assert same_bits(np.concatenate([part.logits for part in parts]), whole.logits)
     assert parts[-1].token == int(np.argmax(whole.logits[-1]))
     engine.rewind(sequence, 0)
     rows = [engine.forward([Entry(sequence, tokens[at : at + 6], logits="all")])[0].logits for at in range(0, 24, 6)]
-    assert same(np.concatenate(rows), whole.logits)
+    assert same_bits(np.concatenate(rows), whole.logits)
     assert engine.length(sequence) == 24
 
 
@@ -142,7 +142,7 @@ def test_rewind_into_history_and_replay_gives_the_same_bits(engine: Engine) -> N
         assert engine.length(sequence) == to
         again, other_row = generate(engine, sequence, prompt(WIDE)[to:], 3)
         assert again == generated
-        assert same(other_row, row)
+        assert same_bits(other_row, row)
 
 
 def test_after_a_rewind_another_continuation_forgets_the_first(engine: Engine) -> None:
@@ -154,7 +154,7 @@ def test_after_a_rewind_another_continuation_forgets_the_first(engine: Engine) -
     engine.remove(sequence)
     expected = alone(engine, prompt(10) + prompt(9, 2), 3)
     assert continued[0] == expected[0]
-    assert same(continued[1], expected[1])
+    assert same_bits(continued[1], expected[1])
 
 
 BAD_ENTRIES: dict[str, tuple[dict[str, Any], str]] = {
@@ -191,7 +191,7 @@ def test_a_malformed_entry_fails_the_batch_and_changes_nothing(engine: Engine) -
     engine.remove(sequence)
     expected = alone(engine, prompt(6) + prompt(3, 1), 2)
     assert continued[0] == expected[0]
-    assert same(continued[1], expected[1])
+    assert same_bits(continued[1], expected[1])
 
 
 def test_calls_about_unknown_sequences_and_lengths_are_refused(engine: Engine) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.driving import GREEDY, Load, Row, alone, feed, generate, prompt, same
+from engine.driving import GREEDY, Load, Row, alone, feed, generate, prompt, same_bits
 from tokenloom.native_ext.engine import (
     BatchError,
     CellsExhausted,
@@ -78,7 +78,8 @@ def test_sessions_decoded_together_get_the_tokens_they_get_alone(many: Engine) -
             entries[sequence] = replace(entries[sequence], tokens=[output.token])
     assert list(generated.values()) == [tokens for tokens, _ in expected]
     assert all(
-        same(row, other) for row, (_, other) in zip([rows[sequence] for sequence in entries], expected, strict=True)
+        same_bits(row, other)
+        for row, (_, other) in zip([rows[sequence] for sequence in entries], expected, strict=True)
     )
 
 
@@ -101,8 +102,8 @@ def test_a_decode_beside_anothers_wide_prompt_matches_both_alone(many: Engine) -
     assert prefill.token is not None
     both = many.forward([Entry(second, [prefill.token], GREEDY, "last"), Entry(first, [token], GREEDY, "last")])
     assert [both[0].token, both[1].token] == [expected_wide[0][1], expected_decoding[0][4]]
-    assert same(both[0].logits[0], expected_wide[1])
-    assert same(both[1].logits[0], expected_decoding[1])
+    assert same_bits(both[0].logits[0], expected_wide[1])
+    assert same_bits(both[1].logits[0], expected_decoding[1])
 
 
 @pytest.mark.parametrize("length", [6, 64, WIDE])
@@ -116,7 +117,7 @@ def test_a_clone_continues_as_its_source(many: Engine, length: int) -> None:
     feed(many, other, [55, 66])
     again, other_row = generate(many, clone, [44], 3)
     assert again == continued
-    assert same(other_row, row)
+    assert same_bits(other_row, row)
     many.rewind(other, length)
     assert generate(many, other, [44], 3)[0] == continued
     many.remove(source)
@@ -135,7 +136,7 @@ def test_clones_that_write_in_one_batch_do_not_touch_each_other(many: Engine) ->
         many.remove(sequence)
     for entry, length, row in zip(entries, lengths, rows, strict=True):
         sequence = many.new()
-        assert same(feed(many, sequence, prompt(20)[:length] + list(entry.tokens))[1], row)
+        assert same_bits(feed(many, sequence, prompt(20)[:length] + list(entry.tokens))[1], row)
         many.remove(sequence)
 
 
@@ -161,6 +162,6 @@ def test_a_batch_the_cells_refuse_changes_no_sequence(name: str, load: Load) -> 
         assert (engine.stats.pages_used, engine.stats.pages_free) == (2, 1)
     engine.remove(clone)
     rows = [output.logits[0] for output in engine.forward(decodes)]
-    assert all(same(row, other) for row, other in zip(rows, expected, strict=True))
+    assert all(same_bits(row, other) for row, other in zip(rows, expected, strict=True))
     engine.forward([Entry(empty, [74])])
     engine.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.driving import GREEDY, Load, feed, generate, prompt, same
+from engine.driving import GREEDY, Load, feed, generate, prompt, same_bits
 from tokenloom.native_ext.engine import (
     BatchError,
     CellsExhausted,
@@ -35,7 +35,7 @@ def test_closing_and_reopening_the_adapters_sequence_starts_empty(single: Engine
     assert (single.length(again), single.stats.pages_used) == (0, 0)
     generated, other_row = generate(single, again, prompt(8), 3)
     assert generated == first
-    assert same(other_row, row)
+    assert same_bits(other_row, row)
     with pytest.raises(BatchError):
         single.remove(again + 1)
     with pytest.raises(SequencesExhausted):
@@ -51,7 +51,7 @@ def test_the_adapter_takes_abutting_chunks_after_a_rewind_into_committed_history
     assert outputs[1].token == generated[0]
     outputs = single.forward([Entry(sequence, generated[:1], GREEDY), Entry(sequence, generated[1:2], GREEDY, "last")])
     assert [output.token for output in outputs] == generated[1:]
-    assert same(outputs[1].logits[0], row)
+    assert same_bits(outputs[1].logits[0], row)
 
 
 @pytest.mark.parametrize("name", ["single-ggml", "single-fake"])
@@ -65,5 +65,5 @@ def test_the_adapters_sequence_refused_by_the_cells_continues_as_it_would_have(n
     with pytest.raises(CellsExhausted, match="needs 1 pages of cells and 0 are free"):
         engine.forward([Entry(sequence, [70, 71], GREEDY), Entry(sequence, prompt(30))])
     assert engine.length(sequence) == 33
-    assert same(feed(engine, sequence, [70, 71])[1], expected)
+    assert same_bits(feed(engine, sequence, [70, 71])[1], expected)
     engine.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.driving import GREEDY, feed, generate, prompt, same
+from engine.driving import GREEDY, feed, generate, prompt, same_bits
 from tokenloom.native_ext.engine import EngineError, EngineSettings, Entry, Sampling
 from tokenloom.native_ext.fake import PAGE_BYTES, FakeEngine, FakeSettings
 from tokenloom.native_ext.fake_vocabulary import END, SPOKEN
@@ -38,7 +38,7 @@ def test_any_loss_doubling_or_swap_changes_everything_after_it() -> None:
         sequence = engine.new()
         rows.append(feed(engine, sequence, [*tokens, 9])[1])
         engine.remove(sequence)
-    assert not any(same(one, other) for one in rows for other in rows if one is not other)
+    assert not any(same_bits(one, other) for one in rows for other in rows if one is not other)
 
 
 def test_it_speaks_only_the_likely_tokens() -> None:
@@ -71,8 +71,8 @@ def test_a_failing_token_fails_its_batch_and_changes_nothing() -> None:
         assert [engine.length(sequence) for sequence in (first, clone, second)] == [30, 30, 0]
         assert engine.stats.pages_used == used
     expected = feed(engine, engine.new(), [*prompt(30, 1), 5])[1]
-    assert same(feed(engine, first, [5])[1], expected)
-    assert same(feed(engine, clone, [5])[1], expected)
+    assert same_bits(feed(engine, first, [5])[1], expected)
+    assert same_bits(feed(engine, clone, [5])[1], expected)
 
 
 def test_a_killing_token_kills_the_process() -> None:

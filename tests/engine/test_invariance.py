@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.ways import WAYS, Logits, exactly, random_tokens, same, sequences, whole
+from engine.ways import WAYS, Logits, assert_same, exactly, random_tokens, sequences, whole
 from tokenloom.native_ext.engine import EngineSettings, Entry
 from tokenloom.native_ext.ggml import GgmlEngine, load
 
@@ -59,7 +59,7 @@ def test_different_tokens_give_different_logits(alone: Logits, engine: GgmlEngin
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_gives_the_same_bits(way: str, alone: Logits, engine: GgmlEngine, tokens: list[int]) -> None:
-    same(WAYS[way](engine, tokens), alone)
+    assert_same(WAYS[way](engine, tokens), alone)
 
 
 def test_long_prefills_in_chunks_of_700_and_512(engine: GgmlEngine) -> None:
@@ -73,7 +73,7 @@ def test_long_prefills_in_chunks_of_700_and_512(engine: GgmlEngine) -> None:
                 engine.forward([Entry(sequence, tokens[at : at + chunk])])
             rows.append(engine.forward([Entry(sequence, tokens[last:], logits="last")])[0].logits)
     for row in rows[1:]:
-        same(([0], row), rows[0])
+        assert_same(([0], row), rows[0])
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -82,17 +82,17 @@ def test_on_more_threads(threads: int, alone: Logits, tokens: list[int], model_p
         several = load(settings(model_path))
     assert several.geometry.threads == threads
     for way in ("chunks of 7", "among 32", "clones"):
-        same(WAYS[way](several, tokens), alone)
+        assert_same(WAYS[way](several, tokens), alone)
 
 
 def test_with_rows_padded_to_odd_numbers(alone: Logits, tokens: list[int], model_path: Path) -> None:
     """The way round matrix kernels that take rows in pairs, forced here on a CPU that has none."""
     odd = load(settings(model_path))
     odd._open.force_odd_rows()
-    same((list(range(LENGTH)), whole(odd, tokens)), alone)
-    same((list(range(20)), whole(odd, tokens[:20])), alone)
+    assert_same((list(range(LENGTH)), whole(odd, tokens)), alone)
+    assert_same((list(range(20)), whole(odd, tokens[:20])), alone)
     sequence = odd.new()
-    same(([76], odd.forward([Entry(sequence, tokens[:77], logits="last")])[0].logits), alone)
+    assert_same(([76], odd.forward([Entry(sequence, tokens[:77], logits="last")])[0].logits), alone)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -119,7 +119,7 @@ def test_clones_of_a_long_beginning_that_decode_together(threads: int, engine: G
         outputs = other.forward([*batch[:7], Entry(stranger, [5, 6, 7]), *batch[7:], Entry(root, [tokens[590]])])
         del outputs[7]
         for (_, cut), output in zip(leaves, outputs, strict=False):
-            same(([0], output.logits), expected[cut])
+            assert_same(([0], output.logits), expected[cut])
 
 
 def test_after_batches_of_every_size(alone: Logits, engine: GgmlEngine, tokens: list[int]) -> None:
@@ -133,5 +133,5 @@ def test_after_batches_of_every_size(alone: Logits, engine: GgmlEngine, tokens: 
         engine.forward([Entry(sequence, tokens[:90])])
         for at in (90, 93):
             rows = engine.forward([Entry(sequence, tokens[at : at + 3], logits="all")])[0].logits
-            same(([at, at + 1, at + 2], rows), alone)
+            assert_same(([at, at + 1, at + 2], rows), alone)
         engine.remove(sequence)

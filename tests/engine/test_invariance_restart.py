@@ -20,7 +20,7 @@ import pytest
 from redis import Redis
 from rig import Rig
 
-from engine.ways import Rows, random_tokens, same, sequences, whole
+from engine.ways import Rows, assert_same, random_tokens, sequences, whole
 from native.tiny_llama import TinyLlama
 from quality.models import encode
 from tokenloom.native_ext.engine import EngineSettings, Entry
@@ -81,7 +81,7 @@ def test_in_a_new_process_on_any_instruction_set(model: Path) -> None:
         printed, _ = process.communicate(timeout=120)
         assert process.returncode == 0
         rows = np.frombuffer(bytes.fromhex(printed.decode().replace("\n", "")), np.float32)
-        same((list(range(len(log))), rows.reshape(len(log), -1)), expected)
+        assert_same((list(range(len(log))), rows.reshape(len(log), -1)), expected)
 
 
 # -- through the worker -----------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_by_a_worker_in_mid_step(
     assert (second.cycle.figures.restored_tokens > 0) == (restore == "eager")
     assert lived(second) == expected
     for name in ("s", "t"):
-        same(cells_of(second, name), rows[name])
+        assert_same(cells_of(second, name), rows[name])
 
 
 @pytest.fixture

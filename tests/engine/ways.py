@@ -40,7 +40,7 @@ def whole(engine: GgmlEngine, tokens: Sequence[int]) -> Logits:
         return forward(engine, new(), tokens)
 
 
-def same(ours: Rows, expected: Logits) -> None:
+def assert_same(ours: Rows, expected: Logits) -> None:
     """The same bits, and numbers."""
     positions, rows = ours
     assert rows.dtype == expected.dtype == np.float32
@@ -239,7 +239,7 @@ def differing(results: dict[str, Any], expected: Logits) -> list[str]:
     wrong = []
     for name, rows in results.items():
         try:
-            same(rows, expected)
+            assert_same(rows, expected)
         except AssertionError as error:
             wrong.append(f"{name}: {error}")
     return wrong
