@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from benchmarks.ours import Ours  # noqa: E402
-from benchmarks.peer import Peer, PeerMissing, Serving  # noqa: E402
+from benchmarks.peer import Peer  # noqa: E402
+from benchmarks.sides.handle import SideLost  # noqa: E402
 
 #: A cycle may spend this share of its time outside the forward, at 32 sessions.
 OUTSIDE = 0.05
@@ -98,17 +99,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         ours.run(prompts, 2)  # files are read and memory is touched before anything counts
         try:
             context = options.prompt + options.generate + 32
-            peer = Peer(Serving(str(options.model), options.threads, most, context))
+            peer = Peer(options.model, threads=options.threads, slots=most, context=context)
             peer.run(prompts, 2)
             sides["xllamacpp"] = peer
-            report["peer"] = peer.note or "as it comes"
-        except PeerMissing as missing:
+            report["peer"] = peer.note
+        except SideLost as missing:
             report["peer"] = f"MISSING: {missing}"
         for many in options.sessions:
             before = ours.stats()
             try:
                 found = rates(sides, prompts[:many], options.generate, options.rounds)
-            except PeerMissing as missing:
+            except SideLost as missing:
                 report["peer"] = f"MISSING from {many} sessions on: {missing}"
                 del sides["xllamacpp"]
                 before = ours.stats()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peer import peak_memory, status_bytes
+from benchmarks.memory import peak_memory, status_bytes
 from tokenloom.producer import Client, Session
 from tokenloom.schemas import FinishedEvent, TokensEvent
 from valkey_server import ValkeyServer

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.sides.handle import Side, SideLost
+from benchmarks.sides.handle import Side, SideLost, started
 
 Answer = dict[str, Any]
 
@@ -67,13 +67,7 @@ class Field:
 
     def _start(self, name: str) -> None:
         entrant = self._entrants[name]
-        try:
-            side = Side(entrant.kind, entrant.settings, environment=entrant.environment)
-        except SideLost as lost:
-            if entrant.otherwise is None or "its process" not in str(lost):
-                raise
-            side = Side(entrant.kind, {**entrant.settings, **entrant.otherwise}, environment=entrant.environment)
-            side.about["note"] += f"; {entrant.otherwise}, for without it {lost}"
+        side = started(entrant.kind, entrant.settings, otherwise=entrant.otherwise, environment=entrant.environment)
         self._sides[name] = side
         self.about[name] = side.about
 

@@ -56,6 +56,11 @@ class Side:
         """Whether its process runs."""
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
     def ask(self, method: str, /, *, within: float = 300, **arguments: Any) -> dict[str, Any]:
         """Call a method of the side. Raises SideLost when it fails, dies or takes longer than ``within`` seconds."""
         return self._exchange({"method": method, "arguments": arguments}, within)
@@ -102,6 +107,27 @@ class Side:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(10)
+
+
+def started(
+    kind: str,
+    settings: Mapping[str, Any],
+    *,
+    otherwise: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Side:
+    """A side; should its process die at once, one with the settings of ``otherwise``, which its note then says.
+
+    Raises SideLost.
+    """
+    try:
+        return Side(kind, settings, environment=environment)
+    except SideLost as lost:
+        if otherwise is None or "its process" not in str(lost):
+            raise
+        side = Side(kind, {**settings, **otherwise}, environment=environment)
+        side.about["note"] += f"; {otherwise}, for without it {lost}"
+        return side
 
 
 def ended(code: int) -> str:
