@@ -2,9 +2,7 @@
 
 #include <cstring>
 #include <deque>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "attention.h"
@@ -117,14 +115,8 @@ bool check_attention(const AttentionKernels& kernels) {
 }
 
 bool works(const AttentionKernels& kernels) {
-    static std::mutex mutex;
-    static std::map<const AttentionKernels*, bool> known;
-    const std::lock_guard lock(mutex);
-    const auto found = known.find(&kernels);
-    if (found != known.end()) {
-        return found->second;
-    }
-    return known[&kernels] = kernels.usable() && (&kernels == &kPortableAttention || check_attention(kernels));
+    return found_once<AttentionKernels>(
+        kernels, [](const AttentionKernels& k) { return k.usable() && (&k == &kPortableAttention || check_attention(k)); });
 }
 
 }  // namespace tokenloom

@@ -2,10 +2,9 @@
 
 #include <array>
 #include <cstdlib>
-#include <map>
-#include <mutex>
 #include <string>
 
+#include "child_check.h"
 #include "errors.h"
 #include "kernel_check.h"
 
@@ -27,14 +26,7 @@ std::span<const Kernels* const> all_kernels() {
 }
 
 bool works(const Kernels& kernels) {
-    static std::mutex mutex;
-    static std::map<const Kernels*, bool> known;
-    const std::lock_guard lock(mutex);
-    const auto found = known.find(&kernels);
-    if (found != known.end()) {
-        return found->second;
-    }
-    return known[&kernels] = kernels.usable() && (&kernels == &kPortableKernels || check_kernels(kernels));
+    return found_once<Kernels>(kernels, [](const Kernels& k) { return k.usable() && (&k == &kPortableKernels || check_kernels(k)); });
 }
 
 const Kernels* choose_kernels(std::string_view name) {

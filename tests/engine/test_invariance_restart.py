@@ -14,7 +14,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from redis import Redis
@@ -51,8 +50,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return model_path
     kind = request.param.removeprefix("tiny ")
     tiny = TinyLlama(layers=2, embedding=256, feed_forward=256, heads=4, head_size=64, vocabulary=200)
-    raw = {n: (encode(d, kind), gguf.GGMLQuantizationType[kind]) for n, d in tiny.tensors().items() if d.ndim > 1}
-    return tiny.write(tmp_path_factory.mktemp("restart") / f"{kind}.gguf", raw=raw)
+    return tiny.write_as(tmp_path_factory.mktemp("restart") / f"{kind}.gguf", kind, encode)
 
 
 def loaded(model: Path, kernels: str = "auto", threads: int = 1, **settings: Any) -> GgmlEngine:

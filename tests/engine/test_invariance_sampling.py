@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import gguf
 import pytest
 
 from engine.ways import exactly, random_tokens, sequences
@@ -84,8 +83,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return model_path
     kind = request.param.removeprefix("tiny ")
     tiny = TinyLlama(layers=1, embedding=256, feed_forward=256, heads=4, head_size=64, vocabulary=300)
-    raw = {n: (encode(d, kind), gguf.GGMLQuantizationType[kind]) for n, d in tiny.tensors().items() if d.ndim > 1}
-    return tiny.write(tmp_path_factory.mktemp("sampling") / f"{kind}.gguf", raw=raw)
+    return tiny.write_as(tmp_path_factory.mktemp("sampling") / f"{kind}.gguf", kind, encode)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import gguf
 import numpy as np
 import pytest
 
@@ -50,13 +49,7 @@ def load_tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadTiny]:
 
     @cache
     def written(kind: str) -> Path:
-        tiny = model(kind)
-        raw = {
-            name: (encode(data, kind), gguf.GGMLQuantizationType[kind])
-            for name, data in tiny.tensors().items()
-            if data.ndim > 1
-        }
-        return tiny.write(folder / f"{kind}.gguf", raw=raw)
+        return model(kind).write_as(folder / f"{kind}.gguf", kind, encode)
 
     patch = pytest.MonkeyPatch()
 

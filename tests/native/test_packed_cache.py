@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -57,12 +56,7 @@ def tiny(path: Path, kind: str = "Q8_0", seed: int = 1) -> Path:
     """A model whose matrices are of the type, with random bits; groups of 32 do not divide all numbers of rows."""
     model = TinyLlama(layers=1, embedding=256, feed_forward=256, heads=4, kv_heads=2, head_size=64, seed=seed)
     rng = np.random.default_rng(seed)
-    raw = {
-        name: (random_weights(rng, kind, *data.shape)[0], gguf.GGMLQuantizationType[kind])
-        for name, data in model.tensors().items()
-        if data.ndim > 1
-    }
-    return model.write(path, raw=raw)
+    return model.write_as(path, kind, lambda data, kind: random_weights(rng, kind, *data.shape)[0])
 
 
 @pytest.fixture

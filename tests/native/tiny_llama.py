@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,12 @@ class TinyLlama:
         }
         values |= self.overrides
         return {name: value for name, value in values.items() if value is not None}
+
+    def write_as(self, path: Path, kind: str, encode: Callable[[Array, str], Array]) -> Path:
+        """Write the file with every matrix of a type, as ``encode(float32 (rows, columns), kind)`` stores it."""
+        matrices = {name: data for name, data in self.tensors().items() if data.ndim > 1}
+        stored_as = gguf.GGMLQuantizationType[kind]
+        return self.write(path, raw={name: (encode(data, kind), stored_as) for name, data in matrices.items()})
 
     def write(
         self,

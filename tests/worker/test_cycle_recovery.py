@@ -220,7 +220,9 @@ def test_a_failing_forward_fails_its_culprit_alone(make_rig: MakeRig, fake: Call
     assert rig.events("s3")[-1].error.code == "engine"
 
 
-def test_a_failed_step_tried_again_goes_on_from_its_progress(make_rig: MakeRig, fake: Callable[..., Engine]) -> None:
+@pytest.fixture
+def failed(make_rig: MakeRig, fake: Callable[..., Engine]) -> Rig:
+    """Job j, a step of session s that appends 1 and 66, has failed in the engine; it would not again."""
     engine = Breaking(fake(), 66)
     rig = make_rig(engine)
     rig.run(OpenRequest(session="s", seed=1))
@@ -228,6 +230,11 @@ def test_a_failed_step_tried_again_goes_on_from_its_progress(make_rig: MakeRig, 
     assert error.code == "engine"
     engine.tokens.clear()
     rig.outcomes.errors.clear()
+    return rig
+
+
+def test_a_failed_step_tried_again_goes_on_from_its_progress(failed: Rig) -> None:
+    rig = failed
     (done,) = rig.run(rig.claim(step("s", [1, 66]), "j"))
     assert rig.log("s") == [1, 66, *done.tokens]
     assert joined(rig.events("s")) == rig.log("s")
@@ -281,17 +288,9 @@ def test_a_suspect_runs_alone_and_marked(make_rig: MakeRig, fake: Callable[..., 
     assert (3, None) in batches
 
 
-def test_a_failed_step_is_not_taken_up_on_a_log_that_only_has_the_right_length(
-    make_rig: MakeRig, fake: Callable[..., Engine]
-) -> None:
-    engine = Breaking(fake(), 66)
-    rig = make_rig(engine)
-    rig.run(OpenRequest(session="s", seed=1))
-    (error,) = rig.run(rig.claim(step("s", [1, 66]), "j"))
-    assert error.code == "engine"
-    engine.tokens.clear()
+def test_a_failed_step_is_not_taken_up_on_a_log_that_only_has_the_right_length(failed: Rig) -> None:
+    rig = failed
     rig.run(RewindRequest(session="s", to=0), step("s", [5, 6], max_tokens=0))
-    rig.outcomes.errors.clear()
     (done,) = rig.run(rig.claim(step("s", [1, 66]), "j"))
     assert rig.log("s") == [5, 6, 1, 66, *done.tokens]
 

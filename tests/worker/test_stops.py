@@ -29,40 +29,35 @@ def worker(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedWo
         signal.signal(which, handler)
 
 
+def stopped_and_delivered_again(redis: Redis, worker: ScriptedWorker, *, ended: bool) -> ScriptedCycle:
+    """The cycle of a worker that has read its notes: of a stop of job j, and then j was claimed again."""
+    enqueue(redis, "s", "j")
+    side = Side(redis, "a")
+    first = side.take_one()
+    worker.active.add([first])
+    worker.request_stop_execution(first.execution.id)
+    if ended:
+        worker.active.ended(first)
+        redis.hdel("rq:job:j", "tokenloom_stop")
+    redis.hset("rq:job:j", "status", "queued")
+    redis.rpush("rq:queue:steps", "j")
+    second = side.take_one()
+    second.stopped = False  # as if the claim had been a moment ahead of the stop
+    worker.active.add([second])
+    cycle = ScriptedCycle(redis, None, "a")  # type: ignore[arg-type]  # no job ends here
+    cycle.take([second])
+    worker.read_notes(cycle)
+    return cycle
+
+
 def test_a_stop_holds_for_a_job_that_is_claimed_again_before_its_note_is_read(
     redis: Redis, worker: ScriptedWorker
 ) -> None:
-    enqueue(redis, "s", "j")
-    side = Side(redis, "a")
-    first = side.take_one()
-    worker.active.add([first])
-    worker.request_stop_execution(first.execution.id)
-    redis.hset("rq:job:j", "status", "queued")
-    redis.rpush("rq:queue:steps", "j")
-    second = side.take_one()
-    worker.active.add([second])
-    cycle = ScriptedCycle(redis, None, "a")  # type: ignore[arg-type]  # no job ends here
-    cycle.take([second])
-    worker.read_notes(cycle)
-    assert cycle.why == {"j": "stopped"}
+    assert stopped_and_delivered_again(redis, worker, ended=False).why == {"j": "stopped"}
 
 
 def test_a_stop_does_not_hold_for_a_later_run_of_its_job(redis: Redis, worker: ScriptedWorker) -> None:
-    enqueue(redis, "s", "j")
-    side = Side(redis, "a")
-    first = side.take_one()
-    worker.active.add([first])
-    worker.request_stop_execution(first.execution.id)
-    worker.active.ended(first)
-    redis.hset("rq:job:j", "status", "queued")
-    redis.hdel("rq:job:j", "tokenloom_stop")  # as the end does
-    redis.rpush("rq:queue:steps", "j")
-    second = side.take_one()
-    worker.active.add([second])
-    cycle = ScriptedCycle(redis, None, "a")  # type: ignore[arg-type]  # no job ends here
-    cycle.take([second])
-    worker.read_notes(cycle)
-    assert cycle.why == {}
+    assert stopped_and_delivered_again(redis, worker, ended=True).why == {}
 
 
 @pytest.mark.parametrize("why", ["stopped", "timeout"])
