@@ -139,6 +139,12 @@ def propose_clone(waiting: Waiting, request: CloneRequest, source: Session, desk
         target = desk.sessions.get(name)
         if target is not None and target.made_by == waiting.id:
             continue
+        if waiting.claimed.epochs.get(name, 0) < 0:
+            message = (
+                f"targets: session {name!r} is another worker's, where it is open or has work to do; to clone into it,"
+                " close it and wait for that first"
+            )
+            raise TokenloomError.of("session_exists", message, field="targets", value=name)
         if target is None or target.state == "open":
             raise TokenloomError.of(
                 "session_exists", f"targets: session {name!r} is open already", field="targets", value=name

@@ -230,6 +230,17 @@ def test_a_refused_job_says_why_on_the_channel_and_changes_nothing(
     assert fine.reason == "length"
 
 
+def test_a_clone_into_what_another_worker_has_says_so(rig: Rig) -> None:
+    rig.run(OpenRequest(session="s"), step("s", [1, 2, 3], max_tokens=0))
+    clone = rig.claim(CloneRequest(session="s", targets=["mine", "theirs"]))
+    clone.epochs["theirs"] = -1  # as the claim says it, be that session open or about to be closed
+    (error,) = rig.run(clone)
+    assert error.code == "session_exists"
+    assert "'theirs' is another worker's" in str(error)
+    assert not rig.redis.hexists(rig.keys.session("mine"), "state")
+    assert rig.run(CloneRequest(session="s", targets=["mine"]))[0].length == 3
+
+
 def test_chat_messages_go_through_the_models_template(rig: Rig) -> None:
     message = ChatMessage(role="user", content="hello")
     _, done = rig.run(
