@@ -8,6 +8,7 @@ namespace tokenloom {
 namespace {
 
 constexpr int kChunkTiles = 12;       // of an item
+constexpr int64_t kChunkBytes = int64_t{384} << 10;  // of an item's tiles, that they stay in the second-level cache
 constexpr int kMostChunkGroups = 2;   // so that threads end at about the same time
 constexpr int kItemsPerThread = 16;
 constexpr int kItemNumbers = 4096;    // of an item of rounding, about 1 us
@@ -125,7 +126,10 @@ void MultiplyOps::multiply_op(ggml_tensor* out, int thread, int threads, void* o
 }
 
 MultiplyOps::Cut MultiplyOps::cut(const Node& node) {
-    Cut out{chunks_of(tile_count(*node.rows), kChunkTiles), 0, 0};
+    const PackedMatrix& any = *node.parts[0];
+    const auto tile_bytes = static_cast<int64_t>(activation_bytes(any.form(), kTileTokens, any.columns()));
+    const auto chunk_tiles = static_cast<int>(std::clamp<int64_t>(kChunkBytes / tile_bytes, 1, kChunkTiles));
+    Cut out{chunks_of(tile_count(*node.rows), chunk_tiles), 0, 0};
     int groups = 0;
     for (const PackedMatrix* part : node.parts) {
         groups += part->groups();
