@@ -15,6 +15,7 @@ constexpr int kItemNumbers = 4096;    // of an item of rounding, about 1 us
 constexpr int kMostTileParts = 4;     // each of which normalizes anew,
 constexpr int kTilesPerThread = 4;    // so that more tiles than these are not cut
 constexpr int64_t kLine = 64;         // bytes of a cache line
+constexpr int64_t kAhead = 8192;      // bytes
 
 int chunks_of(int count, int size) { return (count + size - 1) / size; }
 
@@ -23,13 +24,16 @@ int chunks_of(int count, int size) { return (count + size - 1) / size; }
 void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, int last, const uint8_t* tiles, int rows, int first_tile,
                    int last_tile, float* out, const float* added, size_t stride) {
     const int tile_count = last_tile - first_tile;
+    const auto bytes = static_cast<int64_t>(matrix.group_bytes());
+    const uint8_t* const end = matrix.data() + matrix.bytes();
     for (int g = first; g < last; ++g) {
         const PackedGroup group = matrix.group(g);
         const int64_t begin = int64_t{g} * kGroupRows;
         const int64_t count = std::min<int64_t>(kGroupRows, matrix.rows() - begin);
-        // While the tiles' products with this group are computed the next one is on its way, which else would be waited for.
-        const int64_t next_bytes = g + 1 < matrix.groups() ? static_cast<int64_t>(matrix.group_bytes()) : 0;
-        const uint8_t* next = group.data + matrix.group_bytes();
+        // While the tiles' products with this group are computed the next one is on its way, which else would be waited for. One
+        // tile reads the group as quickly as it comes, and asks for what lies a little further on.
+        const uint8_t* next = group.data + (tile_count == 1 ? std::min(kAhead, bytes) : bytes);
+        const int64_t next_bytes = std::min<int64_t>(bytes, end - next);
         for (int tile = first_tile; tile < last_tile; ++tile) {
             const int row = tile_first_row(rows, tile);
             const int tokens = tile_first_row(rows, tile + 1) - row;
