@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,15 @@ from rig import Rig
 
 from tokenloom.native_ext.engine import Engine, EngineSettings
 from tokenloom.native_ext.fake import FakeEngine
+
+
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    """Those that a worker in this process installs do not outlive the test."""
+    before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for which, handler in before.items():
+        signal.signal(which, handler)
 
 
 @pytest.fixture

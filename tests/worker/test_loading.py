@@ -14,17 +14,6 @@ from tokenloom.native_ext import ggml
 from tokenloom.schemas import MsgpackSerializer
 from tokenloom.worker.batch_worker import BatchWorker
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    """The worker's signal handlers do not outlive the test."""
-    before = {which: signal.getsignal(which) for which in SIGNALS}
-    yield
-    for which, handler in before.items():
-        signal.signal(which, handler)
-
 
 def packing_does(what: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Has each report of progress do this; the bytes done, report by report."""
@@ -43,13 +32,13 @@ def packing_does(what: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> l
 
 
 @pytest.fixture
-def worker(redis: Redis, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchWorker:
+def worker(redis: Redis, model_path: Path, monkeypatch: pytest.MonkeyPatch, signal_handlers: None) -> BatchWorker:
     monkeypatch.setenv("TOKENLOOM_MODEL", str(model_path))
     monkeypatch.setenv("TOKENLOOM_THREADS", "1")
     return BatchWorker(["steps"], name="a", connection=redis, serializer=MsgpackSerializer)
 
 
-@pytest.mark.parametrize("which", SIGNALS)
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_weights_are_packed_ends_the_load(
     redis: Redis, worker: BatchWorker, monkeypatch: pytest.MonkeyPatch, which: signal.Signals
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from rq.group import Group
 from rq.job import Dependency, Job
 from rq.queue import Queue as RQQueue
 
+from e2e.seen import wait_until
 from job_tools import KEYS, STEP, Side, enqueue, ids, queue, status
 from scripted_worker import ScriptedCycle, ScriptedWorker
 from tokenloom.schemas import MsgpackSerializer
@@ -27,15 +27,11 @@ CALLBACKS = ",".join(f"scripted_worker.noted_{what}" for what in ("success", "fa
 
 
 @pytest.fixture(autouse=True)
-def _settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The worker's environment; its signal handlers do not outlive the test."""
+def _settings(monkeypatch: pytest.MonkeyPatch, signal_handlers: None) -> None:
+    """The worker's environment."""
     monkeypatch.setenv("TOKENLOOM_ENGINE", "fake")
     monkeypatch.setenv("TOKENLOOM_HEARTBEAT", "0.1")
     monkeypatch.setenv("TOKENLOOM_CALLBACKS", CALLBACKS)
-    before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for which, handler in before.items():
-        signal.signal(which, handler)
 
 
 @pytest.fixture
@@ -83,13 +79,6 @@ def meanwhile() -> Iterator[Callable[[Callable[[], object]], None]]:
 
 def fetch(redis: Redis, id: str) -> Job:
     return Job.fetch(id, connection=redis, serializer=MsgpackSerializer)
-
-
-def wait_until(condition: Callable[[], object], timeout: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 def began(redis: Redis) -> list[str]:

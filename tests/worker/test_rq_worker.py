@@ -13,6 +13,7 @@ import pytest
 from redis import Redis
 from rq.command import send_shutdown_command
 
+from e2e.seen import wait_until
 from job_tools import KEYS, enqueue, ids, status
 from valkey_server import ValkeyServer
 from worker_process import WorkerProcess, rq_command
@@ -32,17 +33,6 @@ def scripted(make_worker: Callable[..., WorkerProcess]) -> Callable[..., WorkerP
         return worker.start() if start else worker
 
     return make
-
-
-def wait_until(condition: Callable[[], object], timeout: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
-
-
-def began(redis: Redis) -> list[str]:
-    return ids(redis, "began")
 
 
 def test_sigterm_lets_finish_what_can_and_gives_the_rest_back_in_front(
@@ -101,7 +91,7 @@ def test_a_killed_workers_jobs_run_again_as_soon_as_its_name_is_back(
     assert status(redis, "j0") == "started"
     worker.start()
     wait_until(lambda: redis.llen("began") == 6, 1.0)
-    assert began(redis)[3:] == began(redis)[:3]
+    assert ids(redis, "began")[3:] == ids(redis, "began")[:3]
     wait_until(lambda: status(redis, "j2") == "finished")
     assert redis.hget("rq:job:j0", "tokenloom_deaths") is None
     assert "3 jobs of the last worker named a are back in their queues" in worker.output()
@@ -166,8 +156,8 @@ def test_another_worker_takes_over_when_the_lease_lapses(redis: Redis, scripted:
     enqueue(redis, "s", "k", kwargs={"generation": {"max_tokens": 1}})
     wait_until(lambda: ids(redis, KEYS.worker_inbox("a")) == ["k"] or status(redis, "k") == "started")
     a.kill()
-    wait_until(lambda: began(redis).count("b:s:j") == 1 and "b:s:k" in began(redis), 5)
-    assert began(redis).index("b:s:j") < began(redis).index("b:s:k")
+    wait_until(lambda: ids(redis, "began").count("b:s:j") == 1 and "b:s:k" in ids(redis, "began"), 5)
+    assert ids(redis, "began").index("b:s:j") < ids(redis, "began").index("b:s:k")
     assert redis.hget("rq:job:j", "tokenloom_deaths") == b"1"
 
 
@@ -177,7 +167,7 @@ def test_a_stopped_process_loses_its_jobs_and_finds_out(redis: Redis, scripted: 
     wait_until(lambda: redis.llen("began") == 1)
     scripted(name="b", lease=1, heartbeat=0.2)
     a.send(signal.SIGSTOP)
-    wait_until(lambda: "b:s:j" in began(redis), 5)
+    wait_until(lambda: "b:s:j" in ids(redis, "began"), 5)
     a.send(signal.SIGCONT)
     wait_until(lambda: "begins anew" in a.output(), 5)
     wait_until(lambda: status(redis, "j") == "finished")

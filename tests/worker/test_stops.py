@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-
 import pytest
 from redis import Redis
 from rig import Rig
@@ -20,13 +17,10 @@ STEP = StepRequest(session="s", tokens=[1, 2], generation=Generation(max_tokens=
 
 
 @pytest.fixture
-def worker(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedWorker]:
-    """A worker that does not work yet; its signal handlers do not outlive the test."""
+def worker(redis: Redis, monkeypatch: pytest.MonkeyPatch, signal_handlers: None) -> ScriptedWorker:
+    """A worker that does not work yet."""
     monkeypatch.setenv("TOKENLOOM_ENGINE", "fake")
-    before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
-    yield ScriptedWorker(["steps"], name="a", connection=redis, serializer=MsgpackSerializer)
-    for which, handler in before.items():
-        signal.signal(which, handler)
+    return ScriptedWorker(["steps"], name="a", connection=redis, serializer=MsgpackSerializer)
 
 
 def stopped_and_delivered_again(redis: Redis, worker: ScriptedWorker, *, ended: bool) -> ScriptedCycle:
