@@ -41,14 +41,20 @@ def encode(obj: Any, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) 
     What this returns, ``decode`` accepts. Raises CodecError for a type outside the contract, for text that is not valid
     Unicode, and past the limits.
     """
+    data = encode_checked(obj, max_bytes=max_bytes)
+    if not isinstance(obj, BaseModel):
+        decode(data, max_bytes=max_bytes, max_depth=max_depth)
+    return data
+
+
+def encode_checked(obj: Any, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """As ``encode``, of what is known to keep to the limits on nesting, keys and items: it is not read back."""
     try:
         data: bytes = msgpack.packb(obj, default=_plain)
     except (TypeError, ValueError, OverflowError) as error:
         raise CodecError(f"cannot be written as msgpack: {error}") from error
     if len(data) > max_bytes:
         raise CodecError(f"encoded size is {len(data)} bytes; the limit is {max_bytes}")
-    if not isinstance(obj, BaseModel):
-        decode(data, max_bytes=max_bytes, max_depth=max_depth)
     return data
 
 

@@ -8,9 +8,10 @@ from typing import Protocol
 
 from tokenloom.native_ext.engine import Sampling, TokenLogprobs
 from tokenloom.schemas.errors import ErrorBody
-from tokenloom.schemas.events import EventBase, FinishedEvent, FinishReason, Logprob, TokensEvent, Usage
+from tokenloom.schemas.events import FinishedEvent, FinishReason, Logprob, Usage
 from tokenloom.schemas.generation import Generation
 from tokenloom.schemas.records import StepRecord, StepResult
+from tokenloom.schemas.running import running_record, tokens_event
 
 from .jobs.claimed import Claimed
 from .session import Session
@@ -139,24 +140,16 @@ class Step:
         """Tokens accepted since the last commit."""
         return self.tokens[self._published :]
 
-    def events(self) -> list[EventBase]:
-        """Events for what happened since the last commit."""
+    def events(self) -> list[bytes | FinishedEvent]:
+        """Events for what happened since the last commit: one of tokens, as bytes, and the last one."""
         self._spell()
         now = time.time()
-        events: list[EventBase] = []
+        events: list[bytes | FinishedEvent] = []
         fresh = self.new_tokens()
         if fresh:
-            events.append(
-                TokensEvent(
-                    session=self.session.id,
-                    job=self.id,
-                    at=now,
-                    position=self.length - len(fresh),
-                    tokens=fresh,
-                    text="".join(self._fresh),
-                    logprobs=self.logprobs[self._published :] if self.generation.logprobs is not None else None,
-                )
-            )
+            logprobs = self.logprobs[self._published :] if self.generation.logprobs is not None else None
+            text, position = "".join(self._fresh), self.length - len(fresh)
+            events.append(tokens_event(self.session.id, self.id, now, position, fresh, text, logprobs))
         if self.reason is not None:
             events.append(
                 FinishedEvent(
@@ -178,8 +171,11 @@ class Step:
         self._fresh.clear()
         self._deaths_before = self.claimed.deaths
 
-    def record(self) -> StepRecord:
-        """The step's record, with its result once it has ended."""
+    def record(self) -> StepRecord | bytes:
+        """The step's record, with its result once it has ended; in bytes as long as it has not."""
+        if self.reason is None:
+            deaths = self.claimed.deaths
+            return running_record(self.base, self.appended, len(self.tokens), self.cached, self.began, deaths)
         return StepRecord(
             base=self.base,
             appended=self.appended,
@@ -187,8 +183,8 @@ class Step:
             cached=self.cached,
             reason=self.reason,
             began=self.began,
-            ended=None if self.reason is None else time.time(),
-            result=None if self.reason in (None, "error") else self.result(),
+            ended=time.time(),
+            result=None if self.reason == "error" else self.result(),
             error=self.error,
             deaths=self.claimed.deaths,
         )

@@ -44,18 +44,18 @@ def script_text(name: str) -> str:
 
 @dataclass(slots=True)
 class Write:
-    """One atomic write to one session. See lua/commit.lua for the fields."""
+    """One atomic write to one session. See lua/commit.lua for the fields. Bytes are what ``encode`` makes of models."""
 
     session: Session
     job: str
-    record: Versioned
+    record: Versioned | bytes
     done: bool = False
     begin: bool = False
     fields: Mapping[str, str | int | float | bytes] = field(default_factory=dict)
     reset: bool = False
     cut: int | None = None
     append: bytes = b""
-    events: Sequence[Versioned] = ()
+    events: Sequence[Versioned | bytes] = ()
     ttl: int | None = None
 
     @property
@@ -243,8 +243,7 @@ class Store:
         """Number of keys, keys and arguments of one call of the script."""
         keys = [self.keys.sessions, self.keys.worker_jobs(self.owner.rpartition("#")[0])]
         for write in writes:
-            keys += session_keys(self.keys, write.session.id)
-            keys.append(self.keys.cancels(write.session.id))
+            keys += commit_keys(self.keys, write.session.id)
         common = {"owner": self.owner, "remember": self.settings.remember, "kept": self.settings.events_kept}
         return [len(keys), *keys, lua_packed(common), *map(self._pack, writes)]
 
@@ -255,28 +254,35 @@ class Store:
             used = False
         elif state == "open" and (write.done or write.begin):
             used = time.time()
+        record = write.record if isinstance(write.record, bytes) else encode(write.record)
         plan: dict[str, Any] = {
             "epoch": write.session.epoch,
             "state": write.session.state,
             "length": write.session.length,
             "job": write.job,
-            "record": encode(write.record),
-            "events": [encode(event) for event in write.events],
+            "record": record,
+            "events": [event if isinstance(event, bytes) else encode(event) for event in write.events],
             "channel": self.keys.tokens(write.session.id),
         }
-        given = {
-            "append": write.append or None,
-            "writes": write.writes or None,
-            "done": write.done or None,
-            "begin": write.begin or None,
-            "reset": write.reset or None,
-            "cut": write.cut,
-            "set": [part for pair in write.fields.items() for part in pair] or None,
-            "ttl": write.ttl,
-            "used": used,
-            "name": None if used is None else write.session.id,
-        }
-        plan |= {name: value for name, value in given.items() if value is not None}
+        # most writes are a running step's, and these have little else
+        if write.append:
+            plan["append"] = write.append
+        if write.writes:
+            plan["writes"] = True
+        if write.done:
+            plan["done"] = True
+        if write.begin:
+            plan["begin"] = True
+        if write.reset:
+            plan["reset"] = True
+        if write.cut is not None:
+            plan["cut"] = write.cut
+        if write.fields:
+            plan["set"] = [part for pair in write.fields.items() for part in pair]
+        if write.ttl is not None:
+            plan["ttl"] = write.ttl
+        if used is not None:
+            plan["used"], plan["name"] = used, write.session.id
         return lua_packed(plan)
 
 
@@ -284,6 +290,12 @@ class Store:
 def session_keys(keys: Keys, session: str) -> tuple[str, ...]:
     """The keys of a session, its hash first."""
     return (keys.session(session), keys.log(session), keys.steps(session), keys.finished(session), keys.events(session))
+
+
+@lru_cache(4096)
+def commit_keys(keys: Keys, session: str) -> tuple[str, ...]:
+    """The keys of a session that a commit names."""
+    return (*session_keys(keys, session), keys.cancels(session))
 
 
 def lua_packed(plan: Mapping[str, Any]) -> bytes:
