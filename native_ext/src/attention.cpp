@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "attention_check.h"
 #include "kernel_table.h"
@@ -63,8 +64,9 @@ void finish(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_h
     const size_t head = static_cast<size_t>(kv_head) * group + query % group;
     float* to = work.output + (row * work.shape.heads + head) * head_size;
     const float* from = total.output + static_cast<size_t>(query) * work.shape.padded();
+    const float whole = 1.0f / total.sum[query];
     for (int d = 0; d < head_size; ++d) {
-        to[d] = from[d] / total.sum[query];
+        to[d] = from[d] * whole;
     }
 }
 
@@ -83,9 +85,23 @@ void load_queries(const AttentionWork& work, const AttentionPlan::Tile& tile, in
     }
 }
 
-// The results of one span for all rows of the tile that reach it.
+// What the span's first page is for the tile.
+Ahead first_keys(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head, int span) {
+    const AttentionPlan::Row* rows = work.plan.rows.data() + tile.first_row;
+    const int page = span * kSpanPages;
+    for (int i = 0; i < tile.rows; ++i) {
+        if (rows[i].position >= page * kPageSize) {
+            const int seen = tile.rows > 1 ? kPageSize : std::min(kPageSize, rows[i].position - page * kPageSize + 1);
+            const Page number = work.runs[static_cast<size_t>(rows[i].run)].pages[static_cast<size_t>(page)];
+            return {work.pool.view(number, work.layer, kv_head).keys, seen};
+        }
+    }
+    return {};
+}
+
+// The results of one span for all rows of the tile that reach it. `after`: what is read behind it.
 void attend_span(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head, int span, const Results& results,
-                 AttentionScratch& scratch) {
+                 AttentionScratch& scratch, const Ahead& after) {
     const int group = work.shape.group();
     const int queries = tile.rows * group;
     const int padded = work.shape.padded();
@@ -97,20 +113,21 @@ void attend_span(const AttentionWork& work, const AttentionPlan::Tile& tile, int
     PageTask task{};
     task.head_size = work.shape.head_size;
     task.padded = padded;
-    task.wide_keys = scratch.keys.data();
-    task.wide_values = scratch.values.data();
-    task.scores = scratch.scores.data();
+    task.wide_keys = scratch.keys;
+    task.wide_values = scratch.values;
+    task.scores = scratch.scores;
     // A page's task runs when the next is known, so that its cells can be fetched ahead.
-    const auto run = [&](const void* next) {
+    const auto run = [&](const Ahead& next) {
         if (task.queries > 0) {
-            task.next = next;
+            task.next = next.keys;
+            task.next_positions = next.positions;
             kernel(task);
         }
     };
     for (int page = span * kSpanPages; page < (span + 1) * kSpanPages; ++page) {
         for_each_page(work.plan, tile, work.runs, page, [&](Page number, int first, int count) {
             const PageView view = work.pool.view(number, work.layer, kv_head);
-            run(view.keys);
+            run({view.keys, count > 1 ? kPageSize : std::min(kPageSize, rows[first].position - page * kPageSize + 1)});
             const size_t query = static_cast<size_t>(first) * group;
             for (int i = 0; i < count; ++i) {
                 const int seen = std::min(kPageSize, rows[first + i].position - page * kPageSize + 1);
@@ -118,14 +135,14 @@ void attend_span(const AttentionWork& work, const AttentionPlan::Tile& tile, int
             }
             task.page = view;
             task.queries = count * group;
-            task.query = scratch.queries.data() + query * work.shape.head_size;
+            task.query = scratch.queries + query * work.shape.head_size;
             task.visible = scratch.visible.data() + query;
             task.maximum = results.maximum + query;
             task.sum = results.sum + query;
             task.output = results.output + query * padded;
         });
     }
-    run(nullptr);
+    run(after);
 }
 
 }  // namespace
@@ -156,35 +173,55 @@ const AttentionKernels& attention_kernels_of(const Kernels* kernels, std::span<c
     return *best;
 }
 
-AttentionScratch::AttentionScratch(const AttentionShape& shape)
-    : keys(static_cast<size_t>(shape.head_size) * kPageSize),
-      values(static_cast<size_t>(shape.padded()) * kPageSize),
-      scores(static_cast<size_t>(kMostTogether) * kPageSize) {
-    const int most = std::max(kTileQueries, shape.group());
-    queries.resize(static_cast<size_t>(most) * shape.head_size);
-    visible.resize(static_cast<size_t>(most));
-    results.resize(2 * span_floats(most, shape.padded()));
+AttentionScratch::AttentionScratch(const AttentionShape& shape) {
+    constexpr size_t line = kMostLanes;  // floats
+    const size_t most = static_cast<size_t>(std::max(kTileQueries, shape.group()));
+    visible.resize(most);
+    const std::pair<float**, size_t> parts[] = {
+        {&keys, static_cast<size_t>(shape.head_size) * kPageSize},
+        {&values, static_cast<size_t>(shape.padded()) * kPageSize},
+        {&scores, size_t{2} * kMostTogether * kPageSize},
+        {&queries, most * shape.head_size},
+        {&results, 2 * span_floats(static_cast<int>(most), shape.padded())},
+    };
+    size_t floats = line;
+    for (const auto& [place, size] : parts) {
+        floats += (size + line - 1) / line * line;
+    }
+    memory.resize(floats);
+    float* at = memory.data();
+    at += (line - reinterpret_cast<uintptr_t>(at) / sizeof(float) % line) % line;
+    for (const auto& [place, size] : parts) {
+        *place = at;
+        at += (size + line - 1) / line * line;
+    }
 }
 
-void attend(const AttentionWork& work, const AttentionPlan::Item& item, int kv_head, AttentionScratch& scratch) {
+Ahead first_keys(const AttentionWork& work, const AttentionPlan::Item& item, int kv_head) {
+    return first_keys(work, work.plan.tiles[static_cast<size_t>(item.tile)], kv_head, item.first_span);
+}
+
+void attend(const AttentionWork& work, const AttentionPlan::Item& item, int kv_head, AttentionScratch& scratch, const Ahead& after) {
     const AttentionPlan::Tile& tile = work.plan.tiles[static_cast<size_t>(item.tile)];
     const int group = work.shape.group();
     const int padded = work.shape.padded();
     const int queries = tile.rows * group;
     const size_t floats = span_floats(queries, padded);
-    load_queries(work, tile, kv_head, scratch.queries.data());
+    load_queries(work, tile, kv_head, scratch.queries);
+    const auto behind = [&](int span) { return span + 1 < item.last_span ? first_keys(work, tile, kv_head, span + 1) : after; };
     if (tile.pieces > 1) {
         float* head = work.stored + tile.stored + static_cast<size_t>(kv_head) * tile.stored_head;
         for (int span = item.first_span; span < item.last_span; ++span) {
-            attend_span(work, tile, kv_head, span, Results(head + static_cast<size_t>(span) * floats, queries, padded), scratch);
+            attend_span(work, tile, kv_head, span, Results(head + static_cast<size_t>(span) * floats, queries, padded), scratch,
+                        behind(span));
         }
         return;
     }
-    const Results total(scratch.results.data(), queries, padded);
-    const Results one(scratch.results.data() + floats, queries, padded);
-    attend_span(work, tile, kv_head, 0, total, scratch);
+    const Results total(scratch.results, queries, padded);
+    const Results one(scratch.results + floats, queries, padded);
+    attend_span(work, tile, kv_head, 0, total, scratch, behind(0));
     for (int span = 1; span < tile.spans; ++span) {
-        attend_span(work, tile, kv_head, span, one, scratch);
+        attend_span(work, tile, kv_head, span, one, scratch, behind(span));
         for (int query = 0; query < queries; ++query) {
             const int position = work.plan.rows[static_cast<size_t>(tile.first_row + query / group)].position;
             if (position >= span * kSpanPages * kPageSize) {

@@ -29,13 +29,15 @@ const AttentionKernels& attention_kernels_of(const Kernels* kernels,
 // Scratch of one thread: sized once, so that nothing is allocated in a forward.
 struct AttentionScratch {
     explicit AttentionScratch(const AttentionShape& shape);
+    AttentionScratch(AttentionScratch&&) = default;  // and no copy: the pointers are into `memory`
 
-    std::vector<float> keys;      // [head_size][kPageSize]
-    std::vector<float> values;    // [kPageSize][padded]
-    std::vector<float> scores;    // [kMostTogether][kPageSize]
-    std::vector<float> queries;   // [most queries][head_size]
-    std::vector<int> visible;     // [most queries]
-    std::vector<float> results;   // two spans' (span_floats())
+    std::vector<float> memory;  // of all but `visible`, each at a cache line's beginning
+    float* keys;                // [head_size][kPageSize]
+    float* values;              // [kPageSize][padded]
+    float* scores;              // [2][kMostTogether][kPageSize]
+    float* queries;             // [most queries][head_size]
+    float* results;             // two spans' (span_floats())
+    std::vector<int> visible;   // [most queries]
 };
 
 // One layer of one forward.
@@ -54,8 +56,18 @@ struct AttentionWork {
     float* stored;           // plan.stored_floats
 };
 
-// One item for one KV head. Of a tile that is cut, results are stored; otherwise the tile's outputs are done.
-void attend(const AttentionWork& work, const AttentionPlan::Item& item, int kv_head, AttentionScratch& scratch);
+// Keys that are read soon, to be fetched ahead: so many positions; null for none.
+struct Ahead {
+    const void* keys = nullptr;
+    int positions = 0;
+};
+
+// What attend() reads first.
+Ahead first_keys(const AttentionWork& work, const AttentionPlan::Item& item, int kv_head);
+
+// One item for one KV head. Of a tile that is cut, results are stored; otherwise the tile's outputs are done. `after`: what
+// this thread probably reads next.
+void attend(const AttentionWork& work, const AttentionPlan::Item& item, int kv_head, AttentionScratch& scratch, const Ahead& after = {});
 
 // The outputs of a tile that is cut, from the stored results of all its items for the KV head.
 void gather(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head);

@@ -22,9 +22,37 @@ constexpr float kNegative = -__builtin_inff();
 
 #define TOKENLOOM_INLINE inline __attribute__((always_inline))
 
+// What is read next, fetched ahead a little at a time while something else is computed. Only what will be read: at short
+// contexts whole pages would be several times as much.
+struct Fetch {
+    const char* at;
+    size_t stride;
+    int lines;  // of a turn
+    int turns;  // left
+
+    // `rows` of `row_bytes`, of which the first `used` are needed, within so many turns.
+    static TOKENLOOM_INLINE Fetch of(const void* from, int rows, size_t row_bytes, size_t used, int turns) {
+        if (from == nullptr) {
+            return {nullptr, 64, 0, 0};
+        }
+        const size_t stride = row_bytes > 64 && used <= 64 ? row_bytes : 64;
+        const int lines = static_cast<int>((static_cast<size_t>(rows) * row_bytes + stride - 1) / stride);
+        const int each = (lines + turns - 1) / turns;
+        return {static_cast<const char*>(from), stride, each, (lines + each - 1) / each};
+    }
+    TOKENLOOM_INLINE void turn() {
+        if (turns > 0) {
+            --turns;
+            for (int i = 0; i < lines; ++i, at += stride) {
+                Vector::ahead(at);
+            }
+        }
+    }
+};
+
 // Scores of N queries for W vectors of positions.
 template <int N, int W, typename T>
-TOKENLOOM_INLINE void score_columns(const float* queries, int head_size, const T* keys, float* scores, const char* next) {
+TOKENLOOM_INLINE void score_columns(const float* queries, int head_size, const T* keys, float* scores, Fetch& next) {
     Vector sums[N][W];
     for (int n = 0; n < N; ++n) {
         for (int i = 0; i < W; ++i) {
@@ -36,10 +64,8 @@ TOKENLOOM_INLINE void score_columns(const float* queries, int head_size, const T
         for (int i = 0; i < W; ++i) {
             key[i] = Vector::load(keys + i * Vector::lanes);
         }
-        if (next != nullptr) {
-            for (size_t line = 0; line < kPageSize * sizeof(T); line += 64) {
-                Vector::ahead(next + static_cast<size_t>(d) * kPageSize * sizeof(T) + line);
-            }
+        if (sizeof(T) < sizeof(float)) {
+            next.turn();
         }
         for (int n = 0; n < N; ++n) {
             const Vector q = Vector::all(queries[n * head_size + d]);
@@ -56,21 +82,22 @@ TOKENLOOM_INLINE void score_columns(const float* queries, int head_size, const T
 }
 
 template <int N, typename T>
-TOKENLOOM_INLINE void score(const float* queries, int head_size, const T* keys, int vectors, float* scores, const char* next) {
-    constexpr int across = Vector::across;
-    int i = 0;
-    for (; i + across <= vectors; i += across) {
-        score_columns<N, across>(queries, head_size, keys + i * Vector::lanes, scores + i * Vector::lanes, i == 0 ? next : nullptr);
-    }
-    for (; i < vectors; ++i) {
-        score_columns<N, 1>(queries, head_size, keys + i * Vector::lanes, scores + i * Vector::lanes, nullptr);
+TOKENLOOM_INLINE void score(const float* queries, int head_size, const T* keys, int vectors, float* scores, Fetch next) {
+    static_assert(Vector::across == 4);
+    for (; vectors > 0; vectors -= 4, keys += 4 * Vector::lanes, scores += 4 * Vector::lanes) {
+        switch (vectors) {  // at once, since one vector's sums wait for each other
+            case 1: score_columns<N, 1>(queries, head_size, keys, scores, next); break;
+            case 2: score_columns<N, 2>(queries, head_size, keys, scores, next); break;
+            case 3: score_columns<N, 3>(queries, head_size, keys, scores, next); break;
+            default: score_columns<N, 4>(queries, head_size, keys, scores, next); break;
+        }
     }
 }
 
 // Adds `positions` weighted values to N outputs, W vectors of dimensions.
 template <int N, int W, typename T>
 TOKENLOOM_INLINE void mix_columns(const float* weights, int positions, const T* values, size_t stride, const float* factors, float* output,
-                                  int padded, const char* next) {
+                                  int padded, Fetch& next) {
     Vector sums[N][W];
     for (int n = 0; n < N; ++n) {
         const Vector factor = Vector::all(factors[n]);
@@ -83,10 +110,8 @@ TOKENLOOM_INLINE void mix_columns(const float* weights, int positions, const T* 
         for (int i = 0; i < W; ++i) {
             value[i] = Vector::load(values + i * Vector::lanes);
         }
-        if (next != nullptr) {
-            for (size_t line = 0; line < W * Vector::lanes * sizeof(T); line += 64) {
-                Vector::ahead(next + static_cast<size_t>(j) * stride * sizeof(T) + line);
-            }
+        if (sizeof(T) < sizeof(float)) {
+            next.turn();
         }
         for (int n = 0; n < N; ++n) {
             const Vector w = Vector::all(weights[n * kPageSize + j]);
@@ -104,30 +129,30 @@ TOKENLOOM_INLINE void mix_columns(const float* weights, int positions, const T* 
 
 template <int N, typename T>
 TOKENLOOM_INLINE void mix(const float* weights, int positions, const T* values, size_t stride, const float* factors, float* output,
-                          int padded, const char* next) {
+                          int padded, Fetch next) {
     constexpr int across = Vector::across;
-    const auto next_at = [&](int d) { return next == nullptr ? next : next + d * sizeof(T); };
     int d = 0;
     for (; d + across * Vector::lanes <= padded; d += across * Vector::lanes) {
-        mix_columns<N, across>(weights, positions, values + d, stride, factors, output + d, padded, next_at(d));
+        mix_columns<N, across>(weights, positions, values + d, stride, factors, output + d, padded, next);
     }
     for (; d < padded; d += Vector::lanes) {
-        mix_columns<N, 1>(weights, positions, values + d, stride, factors, output + d, padded, next_at(d));
+        mix_columns<N, 1>(weights, positions, values + d, stride, factors, output + d, padded, next);
     }
 }
 
-// The scores of N queries to weights, their maxima and sums updated; `factors` are what the outputs so far shrink by.
+// The scores of N queries to weights, their maxima and sums updated; `factors` are what the outputs so far shrink by. Behind
+// `vectors` nobody sees a position.
 template <int N>
-TOKENLOOM_INLINE void soften(const PageTask& task, int first, const float* key_scales, const float* value_scales, float* factors) {
-    float* scores = task.scores;
+TOKENLOOM_INLINE void soften(const PageTask& task, int first, int vectors, float* scores, const float* key_scales,
+                             const float* value_scales, float* factors) {
     const int* visible = task.visible + first;
     float* maximum = task.maximum + first;
     float shrunk[kMostLanes] = {};
     for (int n = 0; n < N; ++n) {
         float* row = scores + n * kPageSize;
         Vector most = Vector::all(kNegative);
-        const bool touched = key_scales != nullptr || visible[n] < kPageSize;
-        for (int i = 0; i < kPageVectors; ++i) {
+        const bool touched = key_scales != nullptr || visible[n] < vectors * Vector::lanes;
+        for (int i = 0; i < vectors; ++i) {
             Vector s = Vector::load(row + i * Vector::lanes);
             if (touched) {
                 if (key_scales != nullptr) {
@@ -152,6 +177,9 @@ TOKENLOOM_INLINE void soften(const PageTask& task, int first, const float* key_s
         const Vector both = Vector::all(maximum[n]);
         Vector weights[kPageVectors];
         for (int i = 0; i < kPageVectors; ++i) {
+            weights[i] = Vector::zero();
+        }
+        for (int i = 0; i < vectors; ++i) {
             weights[i] = (Vector::load(row + i * Vector::lanes) - both).power_of_two();
             Vector w = weights[i];
             if (value_scales != nullptr) {  // a position unseen may have any scale
@@ -163,40 +191,70 @@ TOKENLOOM_INLINE void soften(const PageTask& task, int first, const float* key_s
     }
 }
 
-template <int N, typename T>
-void attend_block(const PageTask& task, int first, const T* keys, const T* values, size_t value_stride, const float* key_scales,
-                  const float* value_scales) {
+// Of N queries from the `first`: the most positions that one sees.
+template <int N>
+TOKENLOOM_INLINE int seen_by(const PageTask& task, int first) {
     int last = 0;
     for (int n = 0; n < N; ++n) {
         last = task.visible[first + n] > last ? task.visible[first + n] : last;
     }
-    // A page that was widened is in the cache; one read as it lies is fetched ahead, the values behind the keys.
-    const bool fetch = sizeof(T) < sizeof(float);
-    const char* next_values = fetch ? static_cast<const char*>(task.page.values) : nullptr;
-    const char* next = fetch ? static_cast<const char*>(task.next) : nullptr;
-    score<N>(task.query + static_cast<size_t>(first) * task.head_size, task.head_size, keys, (last + Vector::lanes - 1) / Vector::lanes,
-             task.scores, next_values);
-    float factors[kMostLanes];
-    soften<N>(task, first, key_scales, value_scales, factors);
-    mix<N>(task.scores, last, values, value_stride, factors, task.output + static_cast<size_t>(first) * task.padded, task.padded, next);
+    return last;
 }
 
+TOKENLOOM_INLINE int vectors_of(int positions) { return (positions + Vector::lanes - 1) / Vector::lanes; }
+
+// A page that was widened is in the cache; one read as it lies is fetched ahead, the values while the keys are multiplied, and
+// the next page's keys with the values.
+template <int N, typename T>
+void score_block(const PageTask& task, int first, const T* keys, float* scores) {
+    const int last = seen_by<N>(task, first);
+    const size_t row_bytes = task.head_size * sizeof(T);
+    const Fetch values = Fetch::of(sizeof(T) < sizeof(float) ? task.page.values : nullptr, last, row_bytes, row_bytes, task.head_size);
+    score<N>(task.query + static_cast<size_t>(first) * task.head_size, task.head_size, keys, vectors_of(last), scores, values);
+}
+
+template <int N, typename T>
+void mix_block(const PageTask& task, int first, const T* values, size_t value_stride, float* scores, const float* key_scales,
+               const float* value_scales) {
+    const int last = seen_by<N>(task, first);
+    const Fetch next = Fetch::of(sizeof(T) < sizeof(float) ? task.next : nullptr, task.head_size, kPageSize * sizeof(T),
+                                 static_cast<size_t>(task.next_positions) * sizeof(T), last);
+    float factors[kMostLanes];
+    soften<N>(task, first, vectors_of(last), scores, key_scales, value_scales, factors);
+    mix<N>(scores, last, values, value_stride, factors, task.output + static_cast<size_t>(first) * task.padded, task.padded, next);
+}
+
+// Calls with a number of queries, from 1 to Vector::together, as a constant.
+template <typename Call>
+TOKENLOOM_INLINE void with_constant(int n, const Call& call) {
+    constexpr int most = Vector::together;
+    switch (n) {
+        case 1: call.template operator()<1>(); break;
+        case 2: call.template operator()<2>(); break;
+        case 3: call.template operator()<3>(); break;
+        case 4: call.template operator()<(most < 4 ? most : 4)>(); break;
+        case 5: call.template operator()<(most < 5 ? most : 5)>(); break;
+        default: call.template operator()<most>(); break;
+    }
+}
+
+// In blocks of about the same size. A block is scored before the one before it is softened, which waits for its own results
+// again and again.
 template <typename T>
 void attend_blocks(const PageTask& task, const T* keys, const T* values, size_t value_stride, const float* key_scales,
                    const float* value_scales) {
-    int blocks = (task.queries + Vector::together - 1) / Vector::together;
-    for (int first = 0; first < task.queries; --blocks) {
-        const int n = (task.queries - first + blocks - 1) / blocks;  // evenly
-        const auto block = [&](auto attend) { attend(task, first, keys, values, value_stride, key_scales, value_scales); };
-        switch (n) {
-            case 1: block(attend_block<1, T>); break;
-            case 2: block(attend_block<2, T>); break;
-            case 3: block(attend_block<3, T>); break;
-            case 4: block(attend_block<(Vector::together < 4 ? 3 : 4), T>); break;
-            case 5: block(attend_block<(Vector::together < 4 ? 3 : 5), T>); break;
-            default: block(attend_block<Vector::together, T>); break;
+    const int blocks = (task.queries + Vector::together - 1) / Vector::together;
+    const auto begin = [&](int block) { return static_cast<int>(static_cast<int64_t>(task.queries) * block / blocks); };
+    const auto scores = [&](int block) { return task.scores + block % 2 * kMostTogether * kPageSize; };
+    for (int block = 0; block <= blocks; ++block) {
+        if (block < blocks) {
+            with_constant(begin(block + 1) - begin(block), [&]<int N>() { score_block<N>(task, begin(block), keys, scores(block)); });
         }
-        first += n;
+        if (block > 0) {
+            with_constant(begin(block) - begin(block - 1), [&]<int N>() {
+                mix_block<N>(task, begin(block - 1), values, value_stride, scores(block - 1), key_scales, value_scales);
+            });
+        }
     }
 }
 

@@ -10,7 +10,7 @@
 //         l    = fma(l, c, the w[j] summed in the tree below)
 //         o[d] = o[d] * c, then fma(w[j], values[j][d], o[d])   j ascending
 //                (of int8 cells: w[j] times the position's scale, and the integers)
-//     the spans' (m, l, o) combined in order (attention.h), and o[d] / l at the end.
+//     the spans' (m, l, o) combined in order (attention.h), and o[d] * (1 / l) at the end.
 //
 // The query comes turned and scaled by log2(e) / sqrt(head size). Nothing of it depends on other queries, on where pages
 // lie or on how many are worked on together. Positions a query does not see may be added with weight 0: no o[d] is ever
@@ -48,6 +48,7 @@ struct PageView {
 struct PageTask {
     PageView page;
     const void* next;       // keys that are read soon, or null: to be fetched ahead
+    int next_positions;     // that are read of them, 1 to kPageSize
     int head_size;
     int padded;             // head_size rounded up to a multiple of kMostLanes
     int queries;
@@ -58,7 +59,7 @@ struct PageTask {
     float* output;          // [queries][padded]: o
     float* wide_keys;       // scratch [head_size][kPageSize]
     float* wide_values;     // scratch [kPageSize][padded]
-    float* scores;          // scratch [kMostTogether][kPageSize]
+    float* scores;          // scratch [2][kMostTogether][kPageSize]
 };
 constexpr int kMostTogether = 6;  // queries in one block, of any kernel
 

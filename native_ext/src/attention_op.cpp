@@ -68,7 +68,7 @@ void AttentionOps::store_op(ggml_tensor* out, int thread, int threads, void* op)
     const auto rows = static_cast<int>(slots.size());
     // Neighbouring positions' keys share cache lines: each thread takes stretches of rows.
     owner.team_.share((rows + kStoreRows - 1) / kStoreRows, thread, threads, [&](int first, int last, int worker) {
-        float* turned = owner.scratch_[static_cast<size_t>(worker)].queries.data();
+        float* turned = owner.scratch_[static_cast<size_t>(worker)].queries;
         for (int row = first * kStoreRows; row < std::min(last * kStoreRows, rows); ++row) {
             const float* key = row_of(out->src[0], row);
             const float* value = row_of(out->src[1], row);
@@ -108,7 +108,9 @@ void AttentionOps::attend_op(ggml_tensor* out, int thread, int threads, void* op
             const AttentionPlan::Item& item = plan.items[static_cast<size_t>(i / kv_heads)];
             const AttentionPlan::Tile& tile = plan.tiles[static_cast<size_t>(item.tile)];
             const int head = i % kv_heads;
-            tokenloom::attend(work, item, head, owner.scratch_[static_cast<size_t>(worker)]);
+            const Ahead after =
+                i + 1 < end ? first_keys(work, plan.items[static_cast<size_t>((i + 1) / kv_heads)], (i + 1) % kv_heads) : Ahead{};
+            tokenloom::attend(work, item, head, owner.scratch_[static_cast<size_t>(worker)], after);
             if (tile.pieces == 1) {
                 continue;
             }
@@ -118,7 +120,7 @@ void AttentionOps::attend_op(ggml_tensor* out, int thread, int threads, void* op
                 gather(work, tile, head);
             }
         }
-    }, 1);
+    }, plan.most_at_once);
     const int rows = owner.batch_->rows();
     if (thread == 0 && owner.padded_rows_ > rows) {  // a row of padding
         std::memset(result + static_cast<size_t>(rows) * out->ne[0], 0,

@@ -9,6 +9,8 @@ namespace {
 
 constexpr int kLeastTileQueries = 48;  // fewer would not pay for widening a page
 constexpr int kItemsPerThread = 4;
+constexpr int kLeastPortions = 16;     // of a thread
+constexpr int kMostAtOnce = 64;
 constexpr int64_t kPageCost = 4;       // reading a page, in queries that go through it
 
 int spans_of(int position) { return position / (kPageSize * kSpanPages) + 1; }
@@ -83,7 +85,8 @@ AttentionPlan plan_attention(std::span<const Run> runs, const AttentionShape& sh
         if (!joins) {
             new_tile();
         }
-        add_rows(index, 0, run.rows, pages(run.rows) - (joins ? static_cast<int64_t>(shared) : 0));
+        // A run that is followed by another one of its sequence has more pages than it reads.
+        add_rows(index, 0, run.rows, std::max<int64_t>(0, pages(run.rows) - (joins ? static_cast<int64_t>(shared) : 0)));
         before = &run;
     }
 
@@ -127,6 +130,9 @@ AttentionPlan plan_attention(std::span<const Run> runs, const AttentionShape& sh
     std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     for (const auto& [cost, item] : items) {
         plan.items.push_back(item);
+    }
+    if (!items.empty()) {
+        plan.most_at_once = static_cast<int>(std::clamp<int64_t>(whole / (threads * kLeastPortions * items[0].first), 1, kMostAtOnce));
     }
     return plan;
 }

@@ -51,6 +51,7 @@ struct AttentionPlan {
     std::vector<Tile> tiles;
     std::vector<Item> items;    // for each KV head, the most costly first
     size_t stored_floats = 0;
+    int most_at_once = 1;       // items, so that threads still end together
 };
 
 // Floats of one span's results for so many queries: outputs [queries][padded], maxima, sums.

@@ -114,10 +114,14 @@ py::tuple attend_runs(const Floats& query, const Floats& keys, const Floats& val
     py::list seconds;
     for (int i = 0; i < repeat; ++i) {
         const double start = cpu_seconds();
+        const int items = static_cast<int>(plan.items.size()) * shape.kv_heads;
+        const auto item = [&](int at) -> const AttentionPlan::Item& { return plan.items[static_cast<size_t>(at / shape.kv_heads)]; };
+        for (int at = 0; at < items; ++at) {
+            const int next = at + 1;
+            const Ahead after = next < items ? first_keys(work, item(next), next % shape.kv_heads) : Ahead{};
+            attend(work, item(at), at % shape.kv_heads, scratch, after);
+        }
         for (int head = 0; head < shape.kv_heads; ++head) {
-            for (const AttentionPlan::Item& item : plan.items) {
-                attend(work, item, head, scratch);
-            }
             for (const AttentionPlan::Tile& tile : plan.tiles) {
                 if (tile.pieces > 1) {
                     gather(work, tile, head);

@@ -131,6 +131,23 @@ def test_a_row_is_the_same_alone_and_in_any_run(kernels: str, kind: str) -> None
 
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("kind", ["f16", "int8"])
+def test_any_number_of_positions_alone_and_where_others_see_more(kernels: str, kind: str) -> None:
+    """At each position of two pages: few queries read a page as it is stored, many a copy; NaN lies behind.
+
+    Each run has all pages of its sequence, those behind its position too, as when another run of it follows.
+    """
+    together, alone = (Cells.random(128, 2, 6, 2, 64) for _ in range(2))
+    rows = together.attend([(1, position, [0, 1]) for position in range(128)], kernels, kind)
+    assert np.abs(rows - together.expected([(128, 0, [0, 1])], kind)).max() < 1e-5
+    for position in reversed(range(128)):
+        out = alone.attend([(1, position, [0, 1])], kernels, kind, rows=slice(position, position + 1))
+        assert same(out[0], rows[position])
+        for cells in (alone.keys, alone.values):
+            cells[position // PAGE, position % PAGE] = np.nan
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("kind", ["f16", "int8"])
 @pytest.mark.parametrize("threads", [1, 2, 7, 64])
 def test_sharing_pages_and_cutting_the_work_change_no_bit(kernels: str, kind: str, threads: int) -> None:
     """A tree of clones, against the same sequences with pages of their own."""
