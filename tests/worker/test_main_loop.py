@@ -6,7 +6,19 @@ from types import SimpleNamespace
 from typing import Any
 
 from tokenloom.worker.jobs.notes import Notes
-from tokenloom.worker.main_loop import Limits, MainLoop
+from tokenloom.worker.main_loop import GATHER, Limits, MainLoop
+
+
+class Waits(Notes):
+    """Notes that remember how long each wait was to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        super().wait(seconds)
 
 
 class Story:
@@ -17,7 +29,7 @@ class Story:
 
     def __init__(self, *claims: list[str]) -> None:
         self.did: list[str] = []
-        self.notes = Notes()
+        self.notes = Waits()
         self._claims = list(claims)
         self.room = 10
         self.watching = False
@@ -70,3 +82,24 @@ def test_redis_is_not_asked_for_jobs_all_the_time_while_the_waiters_watch() -> N
     story.watching = False  # one of them rang
     assert story.loop._take()
     assert story.did == ["one", "two"]
+
+
+def test_jobs_that_come_one_by_one_while_a_forward_runs_are_claimed_together() -> None:
+    story = Story(["one"], ["two"])
+    story.fly()
+    assert story.notes.seconds[:2] == [1.0, 1.0]
+    (gathering,) = story.notes.seconds[2:]
+    assert 0 < gathering <= GATHER, "after the second alarm more may come"
+
+
+def test_nothing_is_claimed_after_a_landing_that_came_while_a_burst_was_gathered() -> None:
+    story = Story(["one"], ["two"])
+    wait = story.notes.wait
+
+    def landing(seconds: float) -> None:
+        wait(seconds)
+        if seconds < 1.0:
+            story._claims.clear()
+
+    story.notes.wait = landing  # type: ignore[method-assign]
+    assert story.fly() == ["admit", "arm", "one", "admit", "arm"]
