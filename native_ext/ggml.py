@@ -6,8 +6,9 @@ the pages in use, up to ``kv_bytes``; weights of types Q4_0, Q4_1, Q5_0, Q5_1, Q
 are packed at load for our own kernels, others stay in the mapped file and are multiplied by ggml.
 
 The environment variable ``TOKENLOOM_KERNELS`` says which kernels: ``auto`` (the default: the fastest that this machine
-has), ``portable``, ``avx2``, ``avxvnni``, ``vnni``, ``neon``, which all give the same bits, or ``ggml``, which packs
-nothing.
+has, of those whose speed was measured), ``portable``, ``avx2``, ``avxvnni``, ``vnni``, ``amx``, ``neon``, which all
+give the same bits, or ``ggml``, which packs nothing. ``amx`` is AMX int8 for 32 tokens and more; it was tried in
+emulation alone, and has to be named.
 
 ``TOKENLOOM_PACKED_CACHE`` says where packed weights are kept, so that the next load maps them instead of packing again
 and workers on one machine share their pages: ``off`` (the default), ``beside`` for the model's own folder, or a folder.

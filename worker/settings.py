@@ -42,9 +42,9 @@ class WorkerSettings(BaseSettings):
     threads: int = Field(
         default=0, ge=0, le=4096, description="Threads of a forward; 0 is every core this process may use"
     )
-    kernels: Literal["auto", "portable", "avx2", "avxvnni", "vnni", "neon", "ggml"] = Field(
+    kernels: Literal["auto", "portable", "avx2", "avxvnni", "vnni", "amx", "neon", "ggml"] = Field(
         default="auto",
-        description="Kernels: auto, portable, avx2, avxvnni, vnni, neon (all give the same bits) or ggml",
+        description="Kernels: auto, portable, avx2, avxvnni, vnni, neon, amx (not by auto), all the same bits; or ggml",
     )
     packed_cache: str = Field(
         default="off",

@@ -20,6 +20,7 @@
 #include "kernels.h"
 #include "model.h"
 #include "multiply_op.h"
+#include "tile_emulation.h"
 
 namespace py = pybind11;
 
@@ -132,6 +133,28 @@ py::tuple ggml_multiply(const std::string& name, const Bytes& data, const Floats
     });
 }
 
+// Products of many tokens by the portable kernels, of which the last is wrong: tiles are arranged as they are.
+const ManyTokens kFaultyMany = {
+    [](int tokens, int blocks) { return activation_bytes(ActivationForm::rounded, tokens, int64_t{blocks} * kBlock); },
+    [](const uint8_t* tile, int tile_tokens, int first, int, int blocks, uint8_t* arranged) {
+        const int64_t columns = int64_t{blocks} * kBlock;
+        std::memcpy(arranged + activation_bytes(ActivationForm::rounded, first, columns), tile,
+                    activation_bytes(ActivationForm::rounded, tile_tokens, columns));
+    },
+    {nullptr, nullptr, nullptr, nullptr, nullptr,
+     [](const PackedGroup& group, const uint8_t* arranged, int tokens, float* out, size_t stride, Fetch fetch) {
+         constexpr auto format = static_cast<int>(PackedFormat::bytes);
+         for (int tile = 0; tile < tile_count(tokens); ++tile) {
+             const int row = tile_first_row(tokens, tile);
+             kPortableKernels.multiply[format](
+                 group, arranged + activation_bytes(ActivationForm::rounded, row, int64_t{group.blocks} * kBlock),
+                 tile_first_row(tokens, tile + 1) - row, out + static_cast<size_t>(row) * stride, stride, fetch);
+         }
+         float& last = out[static_cast<size_t>(tokens - 1) * stride + kGroupRows - 1];
+         last = tokens == kManyTokens ? std::nextafter(last, 0.0f) : last;
+     },
+     nullptr, nullptr, nullptr}};
+
 // Whether kernels with such a fault would pass the check that comes before they are chosen.
 bool faulty_kernels_pass(const std::string& fault) {
     Kernels kernels = kPortableKernels;
@@ -141,22 +164,47 @@ bool faulty_kernels_pass(const std::string& fault) {
             kPortableKernels.multiply[kPackedFormats - 1](group, tile, tokens, out, stride, fetch);
             out[(tokens - 1) * stride] = std::nextafter(out[(tokens - 1) * stride], 0.0f);
         };
+    } else if (fault == "wrong with many tokens") {
+        kernels.many = &kFaultyMany;
     } else if (fault == "illegal") {
         last = [](const PackedGroup&, const uint8_t*, int, float*, size_t, Fetch) { __builtin_trap(); };
     } else if (fault != "none") {
-        throw py::value_error("fault must be none, wrong or illegal");
+        throw py::value_error("fault must be none, wrong, wrong with many tokens or illegal");
     }
     return check_kernels(kernels);
 }
 
-std::vector<std::string> usable_kernels() {
+std::vector<std::string> usable_kernels(bool emulated) {
     std::vector<std::string> names;
     for (const Kernels* kernels : all_kernels()) {
-        if (works(*kernels)) {
+        if ((emulated || kernels->choice != Choice::tests) && works(*kernels)) {
             names.emplace_back(kernels->name);
         }
     }
     return names;
+}
+
+// int32 (16, 16): what lies in a tile's memory after `times` products of tiles 1 and 2 were added to tile `sums`, all loaded with that
+// configuration (64 bytes) from int8 (16, 64), and the sums stored. Zero where nothing was stored.
+py::array_t<int32_t> emulated_product(const py::array_t<int8_t, py::array::c_style | py::array::forcecast>& left,
+                                      const py::array_t<int8_t, py::array::c_style | py::array::forcecast>& right, const py::bytes& configuration,
+                                      int sums, int times) {
+    const std::string_view bytes = configuration;
+    if (left.size() != 1024 || right.size() != 1024 || bytes.size() != sizeof(TileConfiguration)) {
+        throw py::value_error("left and right must have 1024 bytes, configuration 64");
+    }
+    py::array_t<int32_t> out({16, 16});
+    std::memset(out.mutable_data(), 0, 1024);
+    emulated::load_configuration(bytes.data());
+    emulated::clear(sums);
+    emulated::load(1, left.data(), 64);
+    emulated::load(2, right.data(), 64);
+    for (int i = 0; i < times; ++i) {
+        emulated::add_products(sums, 1, 2);
+    }
+    emulated::store(sums, out.mutable_data(), 64);
+    emulated::release();
+    return out;
 }
 
 }  // namespace
@@ -181,10 +229,13 @@ void bind_kernels(py::module_& m) {
             }
             return out;
         });
-    m.def("usable_kernels", &usable_kernels);
+    m.def("usable_kernels", &usable_kernels, py::arg("emulated") = false);
     m.def("faulty_kernels_pass", &faulty_kernels_pass, py::arg("fault"));
     m.def("multiply", &multiply, py::arg("parts"), py::arg("x"), py::arg("kernels") = "auto", py::arg("threads") = 1, py::arg("repeat") = 1,
           py::arg("before") = "", py::arg("weight") = std::vector<float>{}, py::arg("epsilon") = 0.0f, py::arg("add") = false);
+    m.def("emulated_tile_products", &emulated::products);
+    m.def("emulated_tile_product", &emulated_product, py::arg("left"), py::arg("right"), py::arg("configuration"), py::arg("sums") = 0,
+          py::arg("times") = 1);
     m.def("ggml_multiply", &ggml_multiply, py::arg("type"), py::arg("data"), py::arg("x"), py::arg("threads") = 1, py::arg("repeat") = 1);
 }
 

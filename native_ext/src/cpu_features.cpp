@@ -3,6 +3,10 @@
 #if defined(__x86_64__) || defined(_M_X64)
 
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <cstdint>
 
@@ -34,6 +38,8 @@ uint64_t saved_state() {
 
 constexpr uint64_t kYmm = 0x06;  // SSE and AVX
 constexpr uint64_t kZmm = 0xe6;  // these, mask registers, and both parts of AVX-512's
+constexpr int kTileData = 18;    // bit of AMX's tiles in XCR0
+constexpr uint64_t kTiles = uint64_t{1} << kTileData | uint64_t{1} << 17;  // and their configuration
 
 }  // namespace
 
@@ -53,6 +59,23 @@ bool cpu_has_avx512_vnni() {
            bit(seven.c, 11);
 }
 
+bool may_use_amx_int8() {
+#ifdef __linux__
+    static const bool may = [] {
+        const Registers seven = cpuid(7);
+        constexpr int kGetPermission = 0x1022;  // ARCH_GET_XCOMP_PERM and ARCH_REQ_XCOMP_PERM of <asm/prctl.h>, from Linux 5.16 on
+        constexpr int kAskPermission = 0x1023;
+        uint64_t permitted = 0;
+        return cpu_has_avx512_vnni() && (saved_state() & kTiles) == kTiles && bit(seven.d, 24) && bit(seven.d, 25) &&
+               syscall(SYS_arch_prctl, kAskPermission, kTileData) == 0 && syscall(SYS_arch_prctl, kGetPermission, &permitted) == 0 &&
+               (permitted >> kTileData & 1) != 0;
+    }();
+    return may;
+#else
+    return false;
+#endif
+}
+
 }  // namespace tokenloom
 
 #else
@@ -62,6 +85,7 @@ namespace tokenloom {
 bool cpu_has_avx2() { return false; }
 bool cpu_has_avx_vnni() { return false; }
 bool cpu_has_avx512_vnni() { return false; }
+bool may_use_amx_int8() { return false; }
 
 }  // namespace tokenloom
 

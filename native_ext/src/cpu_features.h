@@ -10,4 +10,8 @@ bool cpu_has_avx_vnni();     // with all of AVX2's
 bool cpu_has_avx512_vnni();  // with AVX-512 F, BW and VL
 bool cpu_has_dotprod();      // of ARM
 
+// AMX's int8 products, with all of AVX-512 VNNI's. Linux saves the 8 KiB of AMX's tiles only for processes that ask for it, so this asks,
+// once. All threads have the permission then, and processes that are forked afterwards.
+bool may_use_amx_int8();
+
 }  // namespace tokenloom

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "activations.h"
+#include "arranged_tiles.h"
 #include "child_check.h"
 
 namespace tokenloom {
@@ -14,17 +15,20 @@ namespace {
 
 constexpr int kBlocks = 2;
 constexpr int kColumns = kBlocks * kBlock;
+constexpr int kManyCounts[] = {32, 33, 35, 38, 41, 44};  // of tokens: panels of 16, and of 11 to 15
+constexpr int kMost = 44;
 
 // Memory for the check, all of it taken before the child begins: another thread might hold the allocator's lock then.
 struct Workspace {
     alignas(64) uint8_t group[kColumns * kGroupRows * sizeof(float)];
-    float rows[kTileTokens * kColumns];
+    float rows[kMost * kColumns];
     std::vector<uint8_t> tiles[2][kTileTokens + 1];  // of either form, by tokens
     std::vector<uint8_t> own_tile;
-    float expected[kTileTokens * kGroupRows];
-    float got[kTileTokens * kGroupRows];
+    ArrangedTiles arranged;
+    float expected[kMost * kGroupRows];
+    float got[kMost * kGroupRows];
 
-    Workspace() {
+    explicit Workspace(const ManyTokens* many) {
         CheckNumbers numbers;
         for (float& number : rows) {
             number = numbers.real();
@@ -36,7 +40,10 @@ struct Workspace {
                 write_tiles(kPortableRows, source(), form, tokens, tile.data());
             }
         }
-        own_tile.resize(activation_bytes(ActivationForm::whole, kTileTokens, kColumns));
+        own_tile.resize(activation_bytes(ActivationForm::whole, kMost, kColumns));
+        if (many != nullptr) {
+            arranged.reserve(many->bytes(kMost, kBlocks));
+        }
     }
 
     ActivationSource source() const { return {ActivationSource::plain, rows, kColumns, kColumns}; }
@@ -67,6 +74,26 @@ struct Workspace {
     }
 };
 
+// Of many tokens, against tile after tile.
+bool same_bits(const ManyTokens& many, int format, const PackedGroup& group, Workspace& space) {
+    for (const int tokens : kManyCounts) {
+        uint8_t* const tiles = space.own_tile.data();
+        write_tiles(kPortableRows, space.source(), ActivationForm::rounded, tokens, tiles);
+        for (int tile = 0; tile < tile_count(tokens); ++tile) {
+            const int row = tile_first_row(tokens, tile);
+            kPortableKernels.multiply[format](group, tiles + activation_bytes(ActivationForm::rounded, row, kColumns),
+                                              tile_first_row(tokens, tile + 1) - row, space.expected + row * kGroupRows, kGroupRows, {});
+        }
+        const uint8_t* arranged = space.arranged.arrange(many, tiles, tokens, 0, tile_count(tokens), kBlocks);
+        const Fetch fetch{space.group, space.group + kBlocks * kFormats[format].block_bytes()};
+        many.multiply[format](group, arranged, tokens, space.got, kGroupRows, fetch);
+        if (std::memcmp(space.expected, space.got, tokens * kGroupRows * sizeof(float)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool same_bits(const Kernels& kernels, Workspace& space) {
     for (const ActivationForm form : {ActivationForm::rounded, ActivationForm::whole}) {
         for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
@@ -91,6 +118,9 @@ bool same_bits(const Kernels& kernels, Workspace& space) {
                 return false;
             }
         }
+        if (kernels.many != nullptr && kernels.many->multiply[f] != nullptr && !same_bits(*kernels.many, f, group, space)) {
+            return false;
+        }
     }
     return true;
 }
@@ -102,7 +132,7 @@ bool check_kernels(const Kernels& kernels) {
         const Kernels& kernels;
         Workspace space;
     };
-    const std::unique_ptr<Check> check(new Check{kernels, {}});
+    const std::unique_ptr<Check> check(new Check{kernels, Workspace(kernels.many)});
     return holds_in_child(
         [](void* context) {
             auto& [checked, space] = *static_cast<Check*>(context);

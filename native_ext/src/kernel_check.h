@@ -6,7 +6,8 @@
 
 namespace tokenloom {
 
-// Every format and size of tile against the portable kernels: false when any bit differs, or a child dies or hangs of them.
+// Every format and size of tile, and numbers of many tokens, against the portable kernels: false when any bit differs, or a child
+// dies or hangs of them.
 bool check_kernels(const Kernels& kernels);
 
 }  // namespace tokenloom

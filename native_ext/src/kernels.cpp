@@ -14,9 +14,13 @@ std::span<const Kernels* const> all_kernels() {
     static const std::array all = {
         &kPortableKernels,
 #ifdef TOKENLOOM_X86_KERNELS
+        &kEmulatedAmxKernels,
         &kAvx2Kernels,
         &kAvxVnniKernels,
         &kVnniKernels,
+#endif
+#ifdef TOKENLOOM_AMX_KERNELS
+        &kAmxKernels,
 #endif
 #ifdef TOKENLOOM_NEON_KERNELS
         &kNeonKernels,
@@ -35,16 +39,19 @@ const Kernels* choose_kernels(std::string_view name) {
     }
     const bool automatic = name.empty() || name == "auto";
     const Kernels* chosen = nullptr;
-    std::string names = "auto, ggml";
     for (const Kernels* kernels : all_kernels()) {
-        if (works(*kernels)) {
-            names += std::string(", ") + kernels->name;
-            if (automatic || name == kernels->name) {
-                chosen = kernels;
-            }
+        // Others are not even asked whether they work: AMX takes a permission that changes the process.
+        if ((automatic ? kernels->choice == Choice::automatic : name == kernels->name) && works(*kernels)) {
+            chosen = kernels;
         }
     }
     if (chosen == nullptr) {
+        std::string names = "auto, ggml";
+        for (const Kernels* kernels : all_kernels()) {
+            if (kernels->choice != Choice::tests && works(*kernels)) {
+                names += std::string(", ") + kernels->name;
+            }
+        }
         throw EngineError("TOKENLOOM_KERNELS is '" + std::string(name.substr(0, 80)) + "'; this machine has " + names);
     }
     return chosen;

@@ -19,11 +19,11 @@ std::span<const Kernels* const> all_kernels();
 // Whether CPU and operating system have what these need, and they pass check_kernels(); found out once.
 bool works(const Kernels& kernels);
 
-// The fastest that work for "auto" or an empty name; those of that name; null for "ggml", which leaves weights to
-// ggml_mul_mat. Throws EngineError for a name that is unknown or does not work here.
+// For "auto" or an empty name the fastest that work and are chosen by themselves; those of that name; null for "ggml", which
+// leaves weights to ggml_mul_mat. Throws EngineError for a name that is unknown or does not work here.
 const Kernels* choose_kernels(std::string_view name);
 
-// By the environment variable TOKENLOOM_KERNELS: auto, portable, avx2, avxvnni, vnni, neon or ggml.
+// By the environment variable TOKENLOOM_KERNELS: auto, portable, avx2, avxvnni, vnni, amx, neon or ggml.
 const Kernels* kernels_of_environment();
 
 }  // namespace tokenloom

@@ -8,6 +8,7 @@ namespace tokenloom {
 namespace {
 
 constexpr int kChunkTiles = 12;       // of an item
+constexpr int kChunkTokens = kChunkTiles * kTileTokens;
 constexpr int64_t kChunkBytes = int64_t{384} << 10;  // of an item's tiles, that they stay in the second-level cache
 constexpr int kMostChunkGroups = 2;   // so that threads end at about the same time
 constexpr int kItemsPerThread = 16;
@@ -19,44 +20,71 @@ constexpr int64_t kAhead = 8192;      // bytes
 
 int chunks_of(int count, int size) { return (count + size - 1) / size; }
 
-// Groups `first` to `last` - 1 of the matrix by tiles `first_tile` to `last_tile` - 1 of `rows` tokens. `out` is the
-// matrix's first row for token 0, `stride` the floats from one token to the next; `added` lies as `out` does, or is null.
-void multiply_item(MultiplyTile kernel, const PackedMatrix& matrix, int first, int last, const uint8_t* tiles, int rows, int first_tile,
-                   int last_tile, float* out, const float* added, size_t stride) {
+// Where the products of a matrix with all tokens go: its first row for token 0, and the floats from one token to the next. `added`
+// lies as `out` does, or is null.
+struct Products {
+    float* out;
+    const float* added;
+    size_t stride;
+};
+
+// What kernel(out, stride) computes of `tokens` tokens from `row` on by a group of the matrix.
+template <typename Kernel>
+void multiply_group(const PackedMatrix& matrix, int group, int row, int tokens, const Products& products, const Kernel& kernel) {
+    const int64_t begin = int64_t{group} * kGroupRows;
+    const int64_t count = std::min<int64_t>(kGroupRows, matrix.rows() - begin);
+    const size_t stride = products.stride;
+    const size_t at = static_cast<size_t>(row) * stride + static_cast<size_t>(begin);
+    float* out = products.out + at;
+    if (count == kGroupRows) {
+        kernel(out, stride);
+    } else {
+        float whole[kChunkTokens * kGroupRows];
+        kernel(whole, size_t{kGroupRows});
+        for (int t = 0; t < tokens; ++t) {
+            std::copy_n(whole + t * kGroupRows, count, out + t * stride);
+        }
+    }
+    if (products.added != nullptr) {
+        for (int t = 0; t < tokens; ++t) {
+            for (int64_t i = 0; i < count; ++i) {
+                out[t * stride + i] += products.added[at + t * stride + i];
+            }
+        }
+    }
+}
+
+// Groups `first` to `last` - 1 of the matrix by tiles `first_tile` to `last_tile` - 1 of `rows` tokens. `arranged`: these, for
+// products of many tokens, or null.
+void multiply_item(const Kernels& kernels, const PackedMatrix& matrix, int first, int last, const uint8_t* tiles, int rows, int first_tile,
+                   int last_tile, const uint8_t* arranged, const Products& products) {
+    const auto format = static_cast<int>(matrix.format());
     const int tile_count = last_tile - first_tile;
     const auto bytes = static_cast<int64_t>(matrix.group_bytes());
     const uint8_t* const end = matrix.data() + matrix.bytes();
     for (int g = first; g < last; ++g) {
         const PackedGroup group = matrix.group(g);
-        const int64_t begin = int64_t{g} * kGroupRows;
-        const int64_t count = std::min<int64_t>(kGroupRows, matrix.rows() - begin);
         // While the tiles' products with this group are computed the next one is on its way, which else would be waited for. One
         // tile reads the group as quickly as it comes, and asks for what lies a little further on.
         const uint8_t* next = group.data + (tile_count == 1 ? std::min(kAhead, bytes) : bytes);
         const int64_t next_bytes = std::min<int64_t>(bytes, end - next);
+        if (arranged != nullptr) {
+            const int row = tile_first_row(rows, first_tile);
+            const int tokens = tile_first_row(rows, last_tile) - row;
+            multiply_group(matrix, g, row, tokens, products, [&](float* out, size_t stride) {
+                kernels.many->multiply[format](group, arranged, tokens, out, stride, {next, next + next_bytes});
+            });
+            continue;
+        }
         for (int tile = first_tile; tile < last_tile; ++tile) {
             const int row = tile_first_row(rows, tile);
             const int tokens = tile_first_row(rows, tile + 1) - row;
             const uint8_t* tile_data = tiles + activation_bytes(matrix.form(), row, matrix.columns());
-            const size_t at = static_cast<size_t>(row) * stride + static_cast<size_t>(begin);
             const auto cut = [&](int i) { return next + next_bytes * i / tile_count / kLine * kLine; };
             const Fetch fetch{cut(tile - first_tile), cut(tile - first_tile + 1)};
-            if (count == kGroupRows) {
-                kernel(group, tile_data, tokens, out + at, stride, fetch);
-            } else {
-                float whole[kTileTokens * kGroupRows];
-                kernel(group, tile_data, tokens, whole, kGroupRows, fetch);
-                for (int t = 0; t < tokens; ++t) {
-                    std::copy_n(whole + t * kGroupRows, count, out + at + t * stride);
-                }
-            }
-            if (added != nullptr) {
-                for (int t = 0; t < tokens; ++t) {
-                    for (int64_t i = 0; i < count; ++i) {
-                        out[at + t * stride + i] += added[at + t * stride + i];
-                    }
-                }
-            }
+            multiply_group(matrix, g, row, tokens, products, [&](float* out, size_t stride) {
+                kernels.multiply[format](group, tile_data, tokens, out, stride, fetch);
+            });
         }
     }
 }
@@ -89,9 +117,16 @@ ggml_tensor* MultiplyOps::multiply(ggml_context* context, std::vector<const Pack
     for (const PackedMatrix* part : parts) {
         out_rows += part->rows();
     }
+    const PackedMatrix& matrix = *parts[0];
+    if (kernels_->many != nullptr && matrix.form() == ActivationForm::rounded && rows >= kManyTokens) {
+        for (ArrangedTiles& room : arranged_) {
+            room.reserve(kernels_->many->bytes(std::min(rows, kChunkTokens), matrix.group(0).blocks));
+        }
+    }
     Node& node = nodes_.emplace_back();
     node.team = &team_;
     node.kernels = kernels_;
+    node.arranged = &arranged_;
     node.rows = rows_;
     node.parts = std::move(parts);
     ggml_tensor* operands[] = {quantized, added};
@@ -126,13 +161,15 @@ void MultiplyOps::multiply_op(ggml_tensor* out, int thread, int threads, void* o
     const auto& node = *static_cast<const Node*>(op);
     const Cut how = cut(node);
     node.team->share(how.tile_chunks * how.group_chunks, thread, threads,
-                     [&](int first, int last, int) { multiply_items(node, how, out, first, last); });
+                     [&](int first, int last, int who) { multiply_items(node, how, out, first, last, who); });
 }
 
 MultiplyOps::Cut MultiplyOps::cut(const Node& node) {
     const PackedMatrix& any = *node.parts[0];
     const auto tile_bytes = static_cast<int64_t>(activation_bytes(any.form(), kTileTokens, any.columns()));
-    const auto chunk_tiles = static_cast<int>(std::clamp<int64_t>(kChunkBytes / tile_bytes, 1, kChunkTiles));
+    // Products of many tokens need so many in a chunk, and go through them panel after panel.
+    const bool together = node.kernels->many != nullptr && any.form() == ActivationForm::rounded && *node.rows >= kManyTokens;
+    const auto chunk_tiles = together ? kChunkTiles : static_cast<int>(std::clamp<int64_t>(kChunkBytes / tile_bytes, 1, kChunkTiles));
     Cut out{chunks_of(tile_count(*node.rows), chunk_tiles), 0, 0};
     int groups = 0;
     for (const PackedMatrix* part : node.parts) {
@@ -145,7 +182,7 @@ MultiplyOps::Cut MultiplyOps::cut(const Node& node) {
     return out;
 }
 
-void MultiplyOps::multiply_items(const Node& node, const Cut& cut, ggml_tensor* out, int first, int last) {
+void MultiplyOps::multiply_items(const Node& node, const Cut& cut, ggml_tensor* out, int first, int last, int thread) {
     const auto* tiles = static_cast<const uint8_t*>(out->src[0]->data);
     const auto* added = out->src[1] == nullptr ? nullptr : static_cast<const float*>(out->src[1]->data);
     auto* result = static_cast<float*>(out->data);
@@ -153,6 +190,9 @@ void MultiplyOps::multiply_items(const Node& node, const Cut& cut, ggml_tensor* 
     const auto stride = static_cast<size_t>(out->ne[0]);
     const int all_tiles = tile_count(rows);
     const auto tile_of = [&](int chunk) { return all_tiles * chunk / cut.tile_chunks; };
+    const ManyTokens* many = node.kernels->many;
+    int arranged_chunk = -1;
+    const uint8_t* arranged = nullptr;
 
     for (int item = first; item < last; ++item) {
         const int tile_chunk = item / cut.group_chunks;
@@ -165,9 +205,17 @@ void MultiplyOps::multiply_items(const Node& node, const Cut& cut, ggml_tensor* 
         }
         const PackedMatrix& matrix = **part;
         const int group = chunk * cut.chunk_groups;
-        multiply_item(node.kernels->multiply[static_cast<int>(matrix.format())], matrix, group,
-                      std::min(group + cut.chunk_groups, matrix.groups()), tiles, rows, tile_of(tile_chunk), tile_of(tile_chunk + 1),
-                      result + part_row, added == nullptr ? nullptr : added + part_row, stride);
+        const int first_tile = tile_of(tile_chunk);
+        const int last_tile = tile_of(tile_chunk + 1);
+        const bool together = many != nullptr && many->multiply[static_cast<int>(matrix.format())] != nullptr &&
+                              tile_first_row(rows, last_tile) - tile_first_row(rows, first_tile) >= kManyTokens;
+        if (together && arranged_chunk != tile_chunk) {  // all parts are of the same columns
+            arranged = (*node.arranged)[thread].arrange(*many, tiles, rows, first_tile, last_tile, matrix.group(0).blocks);
+            arranged_chunk = tile_chunk;
+        }
+        multiply_item(*node.kernels, matrix, group, std::min(group + cut.chunk_groups, matrix.groups()), tiles, rows, first_tile, last_tile,
+                      together ? arranged : nullptr,
+                      {result + part_row, added == nullptr ? nullptr : added + part_row, stride});
     }
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "activations.h"
+#include "arranged_tiles.h"
 #include "kernels.h"
 #include "packed_matrix.h"
 #include "thread_team.h"
@@ -25,7 +26,8 @@ namespace tokenloom {
 class MultiplyOps {
 public:
     // `kernels` may be null when no weight is packed.
-    MultiplyOps(const Kernels* kernels, ThreadTeam& team) : kernels_(kernels), rounding_(row_kernels_of(kernels)), team_(team) {}
+    MultiplyOps(const Kernels* kernels, ThreadTeam& team)
+        : kernels_(kernels), rounding_(row_kernels_of(kernels)), team_(team), arranged_(static_cast<size_t>(team.threads())) {}
 
     // Forgets the nodes of the graph before.
     void clear() {
@@ -53,6 +55,7 @@ private:
     struct Node {
         ThreadTeam* team;
         const Kernels* kernels;
+        std::vector<ArrangedTiles>* arranged;
         const int* rows;
         std::vector<const PackedMatrix*> parts;
     };
@@ -76,11 +79,12 @@ private:
         int group_chunks;  // of all parts
     };
     static Cut cut(const Node& node);
-    static void multiply_items(const Node& node, const Cut& cut, ggml_tensor* out, int first, int last);
+    static void multiply_items(const Node& node, const Cut& cut, ggml_tensor* out, int first, int last, int thread);
 
     const Kernels* kernels_;
     const RowKernels& rounding_;
     ThreadTeam& team_;
+    std::vector<ArrangedTiles> arranged_;  // by thread
     const int* rows_ = nullptr;
     std::deque<Node> nodes_;  // a deque: ggml keeps their addresses
     std::deque<Quantization> quantizations_;

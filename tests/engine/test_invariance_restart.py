@@ -28,7 +28,7 @@ from tokenloom.native_ext.native import core
 from tokenloom.schemas.generation import Generation
 from tokenloom.schemas.requests import CloneRequest, OpenRequest, RewindRequest, StepRequest
 
-KERNELS = core.usable_kernels()
+KERNELS = core.usable_kernels(emulated=True)
 
 #: Runs a log in a process of its own, and prints the rows' bytes as hex digits.
 ANEW = """

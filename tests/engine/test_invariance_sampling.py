@@ -17,7 +17,7 @@ from tokenloom.native_ext.engine import EngineSettings, Entry, Sampling, TokenLo
 from tokenloom.native_ext.ggml import GgmlEngine, load
 from tokenloom.native_ext.native import core
 
-KERNELS = core.usable_kernels()
+KERNELS = core.usable_kernels(emulated=True)
 COUNT = 24
 PROMPT = 50  # generating crosses a page's end
 

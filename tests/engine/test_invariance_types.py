@@ -20,16 +20,19 @@ from tokenloom.native_ext.engine import EngineSettings
 from tokenloom.native_ext.ggml import GgmlEngine, load
 from tokenloom.native_ext.native import core
 
-KERNELS = core.usable_kernels()
+KERNELS = core.usable_kernels(emulated=True)
 REFERENCE = "portable"
 LENGTH = 150  # three pages
 
+VNNI = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"}
 #: What a CPU must say of itself (/proc/cpuinfo) for kernels to be usable. Names that are not here are not asked for.
 NEEDED = {
     "portable": set(),
     "avx2": {"avx2", "fma", "f16c"},
     "avxvnni": {"avx2", "fma", "f16c", "avx_vnni"},
-    "vnni": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"},
+    "vnni": VNNI,
+    "amx-emulated": VNNI,
+    "amx": VNNI | {"amx_tile", "amx_int8"},
 }
 
 LoadTiny = Callable[..., GgmlEngine]

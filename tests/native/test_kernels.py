@@ -14,7 +14,7 @@ from tokenloom.native_ext.engine import EngineError
 from tokenloom.native_ext.native import core
 
 Array = npt.NDArray[Any]
-KERNELS = core.usable_kernels()
+KERNELS = core.usable_kernels(emulated=True)
 ALWAYS = {"portable"}
 #: (rows, columns in blocks): one row, fewer than a group, whole groups, groups and a rest.
 SHAPES = [(1, 1), (5, 3), (16, 1), (33, 2), (100, 5)]
@@ -55,10 +55,13 @@ def same_bits(a: Array, b: Array) -> bool:
 
 def test_the_reference_is_there_and_names_are_known() -> None:
     assert set(KERNELS) >= ALWAYS
-    assert set(KERNELS) <= {"portable", "avx2", "avxvnni", "vnni", "neon"}
+    assert set(KERNELS) <= {"portable", "amx-emulated", "avx2", "avxvnni", "vnni", "amx", "neon"}
+    assert core.usable_kernels() == [name for name in KERNELS if name != "amx-emulated"]
 
 
-@pytest.mark.parametrize(("fault", "passes"), [("none", True), ("wrong", False), ("illegal", False)])
+@pytest.mark.parametrize(
+    ("fault", "passes"), [("none", True), ("wrong", False), ("wrong with many tokens", False), ("illegal", False)]
+)
 def test_kernels_with_a_fault_are_found_out_before_they_are_chosen(fault: str, passes: bool) -> None:
     """The last bit of one number; an instruction that this machine lacks, which ends a child process alone."""
     assert core.faulty_kernels_pass(fault) is passes
@@ -182,10 +185,13 @@ def test_what_is_not_finite_shows_in_its_own_row_alone(bad: float, name: str) ->
     assert same_bits(out[rest], clean[rest])
 
 
-def test_unknown_kernels_are_refused_with_those_that_are_there() -> None:
+@pytest.mark.parametrize("name", ["sse9", "amx ", *({"avx2", "avxvnni", "vnni", "amx", "neon"} - set(KERNELS))])
+def test_kernels_that_are_not_there_are_refused_with_those_that_are(name: str) -> None:
+    """Unknown, or of another machine; those for tests are not offered."""
     matrix = core.PackedMatrix("q8_0", random_weights(np.random.default_rng(8), "Q8_0", 1, 32)[0])
-    with pytest.raises(EngineError, match="TOKENLOOM_KERNELS is 'sse9'; this machine has auto, ggml, portable"):
-        core.multiply([matrix], np.zeros((1, 32), np.float32), "sse9")
+    there = ", ".join(["auto, ggml", *core.usable_kernels()])
+    with pytest.raises(EngineError, match=f"^TOKENLOOM_KERNELS is '{name}'; this machine has {there}$"):
+        core.multiply([matrix], np.zeros((1, 32), np.float32), name)
 
 
 def test_parts_that_need_other_activations_do_not_go_together() -> None:

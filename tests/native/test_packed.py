@@ -17,7 +17,7 @@ from tokenloom.native_ext.engine import EngineError, EngineSettings, Entry
 from tokenloom.native_ext.ggml import GgmlEngine, load
 from tokenloom.native_ext.native import core
 
-KERNELS = core.usable_kernels()
+KERNELS = core.usable_kernels(emulated=True)
 #: Whose packed form takes more bytes than the file's: their products of scales are kept as float16.
 LARGER = {"Q4_K", "Q5_K", "Q6_K"}
 
@@ -70,6 +70,14 @@ def test_a_model_gives_the_same_bits_with_every_instruction_set(
     engine = load(EngineSettings(model=model_path, threads=2))
     assert engine._open.weights() == (name, {"q4_1": 210, "q8_0": 1}, {})
     assert np.array_equal(logits(engine, tokens).view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize("name", ["", "auto"])
+def test_the_fastest_that_was_measured_is_chosen(name: str, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not AMX, real or emulated, which have to be named."""
+    monkeypatch.setenv("TOKENLOOM_KERNELS", name)
+    engine = load(EngineSettings(model=model_path, threads=1))
+    assert engine._open.weights()[0] == [kernels for kernels in KERNELS if not kernels.startswith("amx")][-1]
 
 
 def test_ggml_multiplies_when_asked_to(

@@ -15,6 +15,12 @@ from tokenloom.worker.sizes import parse_bytes
 TINY = TinyLlama(embedding=32, feed_forward=32, heads=2, kv_heads=1, vocabulary=11)
 
 
+def test_kernels_for_tests_are_not_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENLOOM_KERNELS", "amx-emulated")
+    with pytest.raises(SettingsError, match="TOKENLOOM_KERNELS"):
+        load_settings()
+
+
 @pytest.mark.parametrize("name", ["TOKENLOOM_KERNELS", "tokenloom_kernels"])
 def test_the_engine_takes_the_kernels_of_the_settings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
