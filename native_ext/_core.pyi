@@ -144,6 +144,9 @@ def activation_tiles(
     parts: int = 1,
     repeat: int = 1,
 ) -> tuple[Any, list[float]]: ...
+def stored_page(
+    keys: Any, values: Any, kernels: str, type: str = "f16", offset: int = 0, repeat: int = 1
+) -> tuple[Any, list[float]]: ...
 
 #: (rows, first position, pages from position 0)
 Run = tuple[int, int, Sequence[int]]

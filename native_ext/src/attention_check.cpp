@@ -29,7 +29,7 @@ void fill(KvPool& pool, int head_size, CheckNumbers& numbers) {
             key[d] = numbers.real();
             value[d] = numbers.real();
         }
-        pool.write(cell / kPageSize, cell % kPageSize, 0, 0, key.data(), value.data());
+        pool.write(kPortableRows, cell / kPageSize, cell % kPageSize, 0, 0, key.data(), value.data());
     }
 }
 

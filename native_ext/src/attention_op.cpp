@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "activations.h"
+
 namespace tokenloom {
 
 namespace {
-constexpr int kStoreRows = 8;  // of an item
+constexpr int kStoreRows = kPositionsTogether;  // of an item
 }
 
 AttentionOps::AttentionOps(const HParams& hparams, const ggml_tensor* rope_factors, KvPool& pool, const Kernels* kernels, ThreadTeam& team)
@@ -14,6 +16,7 @@ AttentionOps::AttentionOps(const HParams& hparams, const ggml_tensor* rope_facto
       rope_(hparams.rope, rope_factors == nullptr ? nullptr : static_cast<const float*>(rope_factors->data)),
       pool_(pool),
       kernels_(attention_kernels_of(kernels)),
+      storing_(row_kernels_of(kernels)),
       team_(team) {
     for (int layer = 0; layer < hparams.layers; ++layer) {
         ops_.push_back({this, layer});
@@ -69,13 +72,23 @@ void AttentionOps::store_op(ggml_tensor* out, int thread, int threads, void* op)
     // Neighbouring positions' keys share cache lines: each thread takes stretches of rows.
     owner.team_.share((rows + kStoreRows - 1) / kStoreRows, thread, threads, [&](int first, int last, int worker) {
         float* turned = owner.scratch_[static_cast<size_t>(worker)].queries;
-        for (int row = first * kStoreRows; row < std::min(last * kStoreRows, rows); ++row) {
-            const float* key = row_of(out->src[0], row);
-            const float* value = row_of(out->src[1], row);
-            const float* angles = owner.angles_.data() + static_cast<size_t>(row) * owner.rope_.angle_floats();
-            for (int head = 0; head < shape.kv_heads; ++head, key += shape.head_size, value += shape.head_size) {
-                Rope::turn(key, shape.head_size, angles, owner.rope_.dimensions(), 1.0f, turned);
-                owner.pool_.write(slots[row].page, slots[row].offset, self.layer, head, turned, value);
+        const auto size = static_cast<size_t>(shape.head_size);
+        const int end = std::min(last * kStoreRows, rows);
+        for (int row = first * kStoreRows, count; row < end; row += count) {
+            const Slot& slot = slots[row];
+            for (count = 1; count < kStoreRows && row + count < end; ++count) {  // that follow each other in a page
+                if (slots[row + count].page != slot.page || slots[row + count].offset != slot.offset + count) {
+                    break;
+                }
+            }
+            for (int head = 0; head < shape.kv_heads; ++head) {
+                for (int i = 0; i < count; ++i) {
+                    Rope::turn(row_of(out->src[0], row + i) + head * size, shape.head_size,
+                               owner.angles_.data() + static_cast<size_t>(row + i) * owner.rope_.angle_floats(), owner.rope_.dimensions(), 1.0f,
+                               turned + i * size);
+                }
+                owner.pool_.write(owner.storing_, slot.page, slot.offset, self.layer, head,
+                                  {count, turned, size, row_of(out->src[1], row) + head * size, out->src[1]->nb[1] / sizeof(float)});
             }
         }
     });

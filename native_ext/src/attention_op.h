@@ -54,6 +54,7 @@ private:
     Rope rope_;
     KvPool& pool_;
     const AttentionKernels& kernels_;
+    const RowKernels& storing_;
     ThreadTeam& team_;
     const FlatBatch* batch_ = nullptr;
     int padded_rows_ = 0;

@@ -100,7 +100,7 @@ py::tuple attend_runs(const Floats& query, const Floats& keys, const Floats& val
             for (int head = 0; head < shape.kv_heads; ++head) {
                 const float* key = keys.data(page, offset, head, 0);
                 if (key[0] - key[0] == 0.0f || key[0] != key[0]) {
-                    pool.write(page, offset, 0, head, key, values.data(page, offset, head, 0));
+                    pool.write(kPortableRows, page, offset, 0, head, key, values.data(page, offset, head, 0));
                 }
             }
         }

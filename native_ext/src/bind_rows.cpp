@@ -11,6 +11,7 @@
 
 #include "activations.h"
 #include "bindings.h"
+#include "kv_pool.h"
 
 namespace py = pybind11;
 
@@ -110,6 +111,32 @@ py::tuple quantize(const Floats& x) {
     return py::make_tuple(numbers, scales[py::int_(0)], scales[py::int_(1)], starts[py::int_(0)], starts[py::int_(1)]);
 }
 
+// Cells of one page, one layer and head: keys and values float32 (positions, head_size) from position `offset` on. Returns the
+// page's bytes, of which nothing else is written, and the seconds of CPU of each time.
+py::tuple page(const Floats& keys, const Floats& values, const std::string& kernels, const std::string& type, int offset, int repeat) {
+    if (keys.ndim() != 2 || values.ndim() != 2 || keys.shape(0) != values.shape(0) || keys.shape(1) != values.shape(1) || offset < 0 ||
+        keys.shape(0) < 1 || offset + keys.shape(0) > kPageSize) {
+        throw py::value_error("keys and values must have shape (positions of a page, head_size)");
+    }
+    const RowKernels& chosen = kernels_named(kernels);
+    const auto size = static_cast<int>(keys.shape(1));
+    const KvType kind = type == "f16" ? KvType::f16 : KvType::int8;
+    KvPool pool(1, 1, size, kind);
+    pool.ensure(1);
+    const size_t bytes = KvPool::page_bytes(1, 1, size, kind);
+    const PageView view = pool.view(0, 0, 0);
+    auto* memory = static_cast<uint8_t*>(const_cast<void*>(view.keys));
+    std::memset(memory, 0xee, bytes);
+    const HeadRows rows{static_cast<int>(keys.shape(0)), keys.data(), static_cast<size_t>(size), values.data(), static_cast<size_t>(size)};
+    py::list seconds;
+    for (int i = 0; i < repeat; ++i) {
+        const double start = cpu_seconds();
+        pool.write(chosen, 0, offset, 0, 0, rows);
+        seconds.append(cpu_seconds() - start);
+    }
+    return py::make_tuple(py::array_t<uint8_t>(static_cast<py::ssize_t>(bytes), memory), seconds);
+}
+
 }  // namespace
 
 void bind_rows(py::module_& m) {
@@ -125,6 +152,8 @@ void bind_rows(py::module_& m) {
     m.def("quantize_activations", &quantize, py::arg("x"));
     m.def("activation_tiles", &tiles, py::arg("x"), py::arg("kernels"), py::arg("form") = "rounded", py::arg("before") = "",
           py::arg("weight") = std::vector<float>{}, py::arg("epsilon") = 0.0f, py::arg("parts") = 1, py::arg("repeat") = 1);
+    m.def("stored_page", &page, py::arg("keys"), py::arg("values"), py::arg("kernels"), py::arg("type") = "f16", py::arg("offset") = 0,
+          py::arg("repeat") = 1);
 }
 
 }  // namespace tokenloom

@@ -94,15 +94,41 @@ bool same_bits(const ManyTokens& many, int format, const PackedGroup& group, Wor
     return true;
 }
 
-bool same_bits(const Kernels& kernels, Workspace& space) {
+// Rows of the check as cells hold them.
+struct Stored {
+    uint16_t halves[kPositionsTogether * kHalvesWidth];
+    uint16_t spread[kHalvesWidth * kPositionsTogether];
+    int8_t bytes[kColumns];
+    uint16_t scale;
+
+    Stored(const RowKernels& kernels, const float* rows) {
+        std::memset(this, 0, sizeof(*this));
+        for (int i = 0; i < kPositionsTogether; ++i) {
+            kernels.write_halves(rows + i, kHalvesWidth, halves + i * kHalvesWidth);
+        }
+        kernels.spread_halves(halves, kPositionsTogether, kHalvesWidth, spread, kPositionsTogether);
+        scale = kernels.write_bytes(rows, kColumns, bytes, 1);
+    }
+};
+
+bool same_bits(const RowKernels& kernels, Workspace& space) {
     for (const ActivationForm form : {ActivationForm::rounded, ActivationForm::whole}) {
         for (int tokens = 1; tokens <= kTileTokens; ++tokens) {
             const std::vector<uint8_t>& expected = space.tiles[static_cast<int>(form)][tokens];
-            write_tiles(row_kernels_of(&kernels), space.source(), form, tokens, space.own_tile.data());
+            write_tiles(kernels, space.source(), form, tokens, space.own_tile.data());
             if (std::memcmp(expected.data(), space.own_tile.data(), expected.size()) != 0) {
                 return false;
             }
         }
+    }
+    const Stored expected(kPortableRows, space.rows);
+    const Stored got(kernels, space.rows);
+    return std::memcmp(&expected, &got, sizeof(got)) == 0;
+}
+
+bool same_bits(const Kernels& kernels, Workspace& space) {
+    if (!same_bits(row_kernels_of(&kernels), space)) {
+        return false;
     }
     for (int f = 0; f < kPackedFormats; ++f) {
         space.fill_group(static_cast<PackedFormat>(f));

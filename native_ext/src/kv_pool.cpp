@@ -1,13 +1,7 @@
 #include "kv_pool.h"
 
-#include <ggml-cpu.h>
-#include <ggml.h>
-
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <new>
 #include <string>
 
@@ -18,52 +12,8 @@ namespace tokenloom {
 namespace {
 
 constexpr size_t kSlabTarget = size_t{16} << 20;
-constexpr float kLargestHalf = 65504.0f;
-constexpr float kLargestByte = 127.0f;
-constexpr int kWidth = 64;  // numbers converted at a time
 
 size_t bytes_of_number(KvType type) { return type == KvType::f16 ? sizeof(uint16_t) : sizeof(int8_t); }
-
-// Numbers of a head, each `stride` of the last.
-void write_halves(const float* from, int count, uint16_t* to, size_t stride) {
-    float clipped[kWidth];
-    ggml_fp16_t halves[kWidth];
-    for (int d0 = 0; d0 < count; d0 += kWidth) {
-        const int n = std::min(kWidth, count - d0);
-        for (int d = 0; d < n; ++d) {
-            clipped[d] = std::clamp(from[d0 + d], -kLargestHalf, kLargestHalf);
-        }
-        ggml_cpu_fp32_to_fp16(clipped, halves, n);
-        for (int d = 0; d < n; ++d) {
-            to[static_cast<size_t>(d0 + d) * stride] = halves[d];
-        }
-    }
-}
-
-// The same, rounded to multiples of a scale, which is returned as float16: NaN if a number is.
-uint16_t write_bytes(const float* from, int count, int8_t* to, size_t stride) {
-    float most = 0.0f;
-    bool numbers = true;
-    for (int d = 0; d < count; ++d) {
-        most = std::max(most, std::abs(from[d]));
-        numbers = numbers && from[d] == from[d];
-    }
-    if (!numbers) {
-        for (int d = 0; d < count; ++d) {
-            to[static_cast<size_t>(d) * stride] = 0;
-        }
-        return ggml_fp32_to_fp16(std::numeric_limits<float>::quiet_NaN());
-    }
-    const ggml_fp16_t scale = ggml_fp32_to_fp16(std::min(most, kLargestHalf) / kLargestByte);
-    const float step = ggml_fp16_to_fp32(scale);
-    const float inverse = step > 0.0f ? 1.0f / step : 0.0f;
-    for (int d = 0; d < count; ++d) {
-        const float x = std::clamp(std::clamp(from[d], -kLargestHalf, kLargestHalf) * inverse, -kLargestByte, kLargestByte);
-        // Adding 1.5 * 2^23 rounds to the nearest integer, and leaves it in the lowest bits.
-        to[static_cast<size_t>(d) * stride] = static_cast<int8_t>(std::bit_cast<uint32_t>(x + 12582912.0f));
-    }
-    return scale;
-}
 
 }  // namespace
 
@@ -101,18 +51,35 @@ void KvPool::trim(int pages_end) {
     }
 }
 
-void KvPool::write(int page, int offset, int layer, int head, const float* key, const float* value) {
+void KvPool::write(const RowKernels& kernels, int page, int offset, int layer, int head, const HeadRows& rows) {
     uint8_t* keys = block(page, layer, head);
     uint8_t* values = keys + numbers_;
-    const size_t row = static_cast<size_t>(offset) * head_size_;
-    if (type_ == KvType::f16) {
-        write_halves(key, head_size_, reinterpret_cast<uint16_t*>(keys) + offset, kPageSize);
-        write_halves(value, head_size_, reinterpret_cast<uint16_t*>(values) + row, 1);
+    const auto key = [&](int i) { return rows.keys + static_cast<size_t>(i) * rows.key_stride; };
+    const auto value = [&](int i) { return rows.values + static_cast<size_t>(i) * rows.value_stride; };
+    if (type_ == KvType::int8) {
+        auto* scales = reinterpret_cast<uint16_t*>(values + numbers_) + offset;
+        for (int i = 0; i < rows.positions; ++i) {
+            auto* value_row = reinterpret_cast<int8_t*>(values) + static_cast<size_t>(offset + i) * head_size_;
+            scales[i] = kernels.write_bytes(key(i), head_size_, reinterpret_cast<int8_t*>(keys) + offset + i, kPageSize);
+            scales[kPageSize + i] = kernels.write_bytes(value(i), head_size_, value_row, 1);
+        }
         return;
     }
-    auto* scales = reinterpret_cast<uint16_t*>(values + numbers_);
-    scales[offset] = write_bytes(key, head_size_, reinterpret_cast<int8_t*>(keys) + offset, kPageSize);
-    scales[kPageSize + offset] = write_bytes(value, head_size_, reinterpret_cast<int8_t*>(values) + row, 1);
+    auto* key_column = reinterpret_cast<uint16_t*>(keys) + offset;
+    for (int d = 0; d < head_size_; d += kHalvesWidth) {
+        const int count = std::min(kHalvesWidth, head_size_ - d);
+        for (int first = 0; first < rows.positions; first += kPositionsTogether) {
+            const int positions = std::min(kPositionsTogether, rows.positions - first);
+            uint16_t halves[kPositionsTogether * kHalvesWidth];
+            for (int i = 0; i < positions; ++i) {
+                kernels.write_halves(key(first + i) + d, count, halves + static_cast<size_t>(i) * kHalvesWidth);
+            }
+            kernels.spread_halves(halves, positions, count, key_column + static_cast<size_t>(d) * kPageSize + first, kPageSize);
+        }
+    }
+    for (int i = 0; i < rows.positions; ++i) {
+        kernels.write_halves(value(i), head_size_, reinterpret_cast<uint16_t*>(values) + static_cast<size_t>(offset + i) * head_size_);
+    }
 }
 
 void KvPool::copy(int from, int to, int positions) {

@@ -24,8 +24,18 @@
 
 #include "attention_kernel.h"
 #include "huge_memory.h"
+#include "row_kernels.h"
 
 namespace tokenloom {
+
+// One head's keys and values of some positions: float32 [head_size] each, a row every so many floats.
+struct HeadRows {
+    int positions;
+    const float* keys;
+    size_t key_stride;
+    const float* values;
+    size_t value_stride;
+};
 
 class KvPool {
 public:
@@ -53,9 +63,13 @@ public:
         return {keys, values, scales, scales + kPageSize};
     }
 
-    // Store one position's key and value of one head of one layer: float32 [head_size] each. Numbers beyond float16's
+    // Store keys and values of one head of one layer, of positions of a page that follow each other. Numbers beyond float16's
     // range become its largest.
-    void write(int page, int offset, int layer, int head, const float* key, const float* value);
+    void write(const RowKernels& kernels, int page, int offset, int layer, int head, const HeadRows& rows);
+    // Of one position, float32 [head_size] each.
+    void write(const RowKernels& kernels, int page, int offset, int layer, int head, const float* key, const float* value) {
+        write(kernels, page, offset, layer, head, {1, key, 0, value, 0});
+    }
     // Positions [0, positions) of one page to another, in every layer.
     void copy(int from, int to, int positions);
 

@@ -29,7 +29,13 @@ struct ActivationSource {
     float epsilon = 0.0f;
 };
 
-// A block below it is zero.
+constexpr int kPositionsTogether = 8;
+constexpr int kHalvesWidth = 64;
+constexpr float kLargestHalf = 65504.0f;
+constexpr float kLargestByte = 127.0f;
+constexpr uint16_t kHalfNan = 0x7e00;
+
+// A block of activations below it is zero.
 constexpr float kSmallestBlock = 1e-30f;
 
 struct RowKernels {
@@ -38,6 +44,17 @@ struct RowKernels {
     // `first` and, unless it is the end, `last` are multiples of 32; in the rounded form `last` is in any case.
     void (*write_tile)(const ActivationSource& source, ActivationForm form, int first_row, int tokens, int64_t first, int64_t last,
                        uint8_t* tile);
+
+    // A head's key or value of `count` numbers as cells hold it (kv_pool.h). In float16: numbers beyond its range become its
+    // largest, and a NaN stays one.
+    void (*write_halves)(const float* from, int count, uint16_t* to);
+    // Keys of up to kPositionsTogether positions in float16, [positions][kHalvesWidth] of which `count` count, to where cells have
+    // them: to[number * stride + position].
+    void (*spread_halves)(const uint16_t* from, int positions, int count, uint16_t* to, size_t stride);
+    // In int8, to[number * stride], rounded to multiples of a scale (largest magnitude / 127), which is returned as float16. If a
+    // number is NaN the scale is, and numbers are 0.
+    uint16_t (*write_bytes)(const float* from, int count, int8_t* to, size_t stride);
+
     bool (*usable)();  // on this machine
 };
 

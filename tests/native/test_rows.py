@@ -155,3 +155,84 @@ def test_gates_at_the_ends_of_the_exponential(name: str) -> None:
             y[0, place] = bad
             made = [tiles(y, k, form="whole", before="gated").view(np.float32) for k in ("portable", name)]
             assert np.array_equal(made[0], made[1], equal_nan=True)
+
+
+def cells(keys: Array, values: Array, name: str, kind: str, offset: int) -> tuple[Array, Array, Array | None]:
+    """(64, head_size) keys and values as stored, and of int8 float16 (2, 64) scales; 0xee where nothing was written."""
+    memory = core.stored_page(keys, values, name, kind, offset)[0]
+    size, number = keys.shape[1], np.dtype(np.float16 if kind == "f16" else np.int8)
+    numbers = memory[: 2 * 64 * size * number.itemsize].view(number).reshape(2, -1)
+    scales = None if kind == "f16" else memory[2 * 64 * size :].view(np.float16).reshape(2, 64)
+    return numbers[0].reshape(size, 64).T, numbers[1].reshape(64, size), scales
+
+
+def heads(rng: np.random.Generator, positions: int, size: int) -> Array:
+    """With every kind of number that float16 treats in its own way, but NaN."""
+    x = rng.standard_normal((positions, size)) * 10.0 ** rng.integers(-9, 6, (positions, size))
+    odd = [
+        0.0,
+        -0.0,
+        65504.0,
+        -65504.0,
+        65519.9,
+        65520.0,
+        -1e38,
+        INFINITY,
+        -INFINITY,
+        2.0**-14,
+        2.0**-24,
+        2.0**-25,
+        1e-45,
+    ]
+    odd += [-(2.0**-25) * 1.0001, 2.0**-14 - 2.0**-26, 1 + 2.0**-11, 1 + 3 * 2.0**-11, 2047 / 2048 + 2.0**-12]
+    flat = x.reshape(-1)
+    flat[: len(odd)] = odd[: flat.size]
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("size", [1, 6, 20, 64, 80, 128])
+def test_cells_of_float16_are_the_nearest_wherever_they_are_stored(size: int, name: str) -> None:
+    for positions, offset in ((1, 0), (1, 63), (3, 5), (8, 8), (8, 3), (13, 51), (64, 0)):
+        rng = np.random.default_rng(positions)
+        keys, values = heads(rng, positions, size), heads(rng, positions, size)[::-1].copy()
+        stored = cells(keys, values, name, "f16", offset)
+        for given, got in zip((keys, values), stored, strict=False):
+            expected = np.clip(given, -65504, 65504).astype(np.float16)
+            assert got is not None
+            assert np.array_equal(got[offset : offset + positions].view(np.uint16), expected.view(np.uint16))
+            others = np.delete(got.view(np.uint16), slice(offset, offset + positions), axis=0)
+            assert (others == 0xEEEE).all()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("kind", ["f16", "int8"])
+def test_cells_have_the_same_bits_everywhere(kind: str, name: str) -> None:
+    """With NaN, infinities, zeros of either sign and heads of nothing but tiny numbers."""
+    for size in (1, 7, 64, 72, 200):
+        rng = np.random.default_rng(size)
+        keys, values = heads(rng, 9, size), heads(rng, 9, size)
+        keys[1], values[2], keys[3], values[4] = 0.0, -0.0, 1e-8, 1e-45
+        keys[5, size // 2], values[6, size - 1] = NAN, np.uint32(0xFF812345).view(np.float32)
+        keys[7], values[7] = np.linspace(-127, 127, size) / 2, 3e38
+        for offset in (0, 50):
+            made, expected = (core.stored_page(keys, values, k, kind, offset)[0] for k in (name, "portable"))
+            assert np.array_equal(made, expected)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_cells_of_int8_are_rounded_in_multiples_of_a_scale_that_shows_what_is_no_number(name: str) -> None:
+    rng = np.random.default_rng(5)
+    keys, values = (rng.standard_normal((5, 24)).astype(np.float32) for _ in range(2))
+    keys[2, 3] = NAN
+    *stored, scales = cells(keys, values, name, "int8", 7)
+    assert scales is not None
+    for given, got, scale in zip((keys, values), stored, scales[:, 7:12], strict=True):
+        for x, numbers, step in zip(given, got[7:12], scale, strict=True):
+            if np.isnan(x).any():
+                assert np.isnan(step)
+                assert not numbers.any()
+                continue
+            assert step == np.float16(np.abs(x).max() / np.float32(127))
+            inverse = np.float32(1) / step.astype(np.float32)
+            assert np.array_equal(numbers, np.rint(x * inverse))

@@ -181,8 +181,70 @@ void write(const ActivationSource& source, ActivationForm form, int first_row, i
     }
 }
 
+// The nearest float16, ties to even, of a NaN or a number in its range.
+uint16_t half_of(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    const uint32_t sign = bits >> 16 & 0x8000u;
+    uint32_t size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) {
+        return static_cast<uint16_t>(sign | kHalfNan | (size >> 13 & 0x3ffu));
+    }
+    if (size < 0x38800000u) {  // below its normal range, where its step is that of numbers from 0.5 to 1
+        float shifted;
+        std::memcpy(&shifted, &size, sizeof(size));
+        shifted += 0.5f;
+        std::memcpy(&size, &shifted, sizeof(size));
+        return static_cast<uint16_t>(sign | (size - 0x3f000000u));
+    }
+    size += 0xfffu + (size >> 13 & 1);
+    return static_cast<uint16_t>(sign | ((size - 0x38000000u) >> 13));
+}
+
+float clamped(float x, float most) { return x < -most ? -most : most < x ? most : x; }
+
+void write_halves(const float* from, int count, uint16_t* to) {
+    for (int i = 0; i < count; ++i) {
+        to[i] = half_of(clamped(from[i], kLargestHalf));
+    }
+}
+
+void spread_halves(const uint16_t* from, int positions, int count, uint16_t* to, size_t stride) {
+    for (int i = 0; i < count; ++i) {
+        for (int position = 0; position < positions; ++position) {
+            to[static_cast<size_t>(i) * stride + position] = from[position * kHalvesWidth + i];
+        }
+    }
+}
+
+uint16_t write_bytes(const float* from, int count, int8_t* to, size_t stride) {
+    float most = 0.0f;
+    bool numbers = true;
+    for (int i = 0; i < count; ++i) {
+        most = std::fmax(most, std::fabs(from[i]));
+        numbers = numbers && from[i] == from[i];
+    }
+    if (!numbers) {
+        for (int i = 0; i < count; ++i) {
+            to[static_cast<size_t>(i) * stride] = 0;
+        }
+        return kHalfNan;
+    }
+    const uint16_t scale[8] = {half_of(clamped(most, kLargestHalf) / kLargestByte)};
+    Float8 step;
+    load8(step, scale);
+    const float inverse = step[0] > 0.0f ? 1.0f / step[0] : 0.0f;
+    for (int i = 0; i < count; ++i) {
+        const float x = clamped(clamped(from[i], kLargestHalf) * inverse, kLargestByte) + kMagic;
+        uint32_t bits;
+        std::memcpy(&bits, &x, sizeof(bits));
+        to[static_cast<size_t>(i) * stride] = static_cast<int8_t>(bits);
+    }
+    return scale[0];
+}
+
 }  // namespace
 
-const RowKernels kPortableRows = {"portable", write, [] { return true; }};
+const RowKernels kPortableRows = {"portable", write, write_halves, spread_halves, write_bytes, [] { return true; }};
 
 }  // namespace tokenloom

@@ -32,6 +32,7 @@ struct Vector {
     static TOKENLOOM_INLINE Float mul(Float a, Float b) { return _mm256_mul_ps(a, b); }
     static TOKENLOOM_INLINE Float div(Float a, Float b) { return _mm256_div_ps(a, b); }
     static TOKENLOOM_INLINE Float greater(Float a, Float b) { return _mm256_max_ps(a, b); }
+    static TOKENLOOM_INLINE Float less(Float a, Float b) { return _mm256_min_ps(a, b); }
 
     static TOKENLOOM_INLINE Int bits(Float v) { return _mm256_castps_si256(v); }
     static TOKENLOOM_INLINE Float floats(Int v) { return _mm256_castsi256_ps(v); }
@@ -66,6 +67,21 @@ struct Vector {
         return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), v), _mm256_set1_epi16(1));
     }
 
+    static TOKENLOOM_INLINE void write_halves(uint16_t* p, Float v) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+    }
+    static TOKENLOOM_INLINE void write_halves(uint16_t* p, Float v, int n) {
+        uint16_t halves[lanes];
+        write_halves(halves, v);
+        for (int i = 0; i < n; ++i) {
+            p[i] = halves[i];
+        }
+    }
+    static TOKENLOOM_INLINE void write_bytes(int8_t* p, Int v) {
+        const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+    }
+
     // [k-group][T] of four bytes, two k-groups. Of three tokens the last 16 bytes reach into what is written next.
     template <int T>
     static TOKENLOOM_INLINE void write(uint8_t* to, Int low, Int high) {
@@ -87,9 +103,10 @@ struct Vector {
 }  // namespace tokenloom
 
 #include "activations_body.h"
+#include "store_body.h"
 
 namespace tokenloom {
 
-const RowKernels kAvx2Rows = {"avx2", write_tile, cpu_has_avx2};
+const RowKernels kAvx2Rows = {"avx2", write_tile, write_halves, spread_halves, write_bytes, cpu_has_avx2};
 
 }  // namespace tokenloom

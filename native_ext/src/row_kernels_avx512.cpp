@@ -47,6 +47,7 @@ struct Vector {
     static TOKENLOOM_INLINE Float mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
     static TOKENLOOM_INLINE Float div(Float a, Float b) { return _mm512_div_ps(a, b); }
     static TOKENLOOM_INLINE Float greater(Float a, Float b) { return _mm512_max_ps(a, b); }
+    static TOKENLOOM_INLINE Float less(Float a, Float b) { return _mm512_min_ps(a, b); }
 
     static TOKENLOOM_INLINE Int bits(Float v) { return _mm512_castps_si512(v); }
     static TOKENLOOM_INLINE Float floats(Int v) { return _mm512_castsi512_ps(v); }
@@ -86,6 +87,16 @@ struct Vector {
     }
     static TOKENLOOM_INLINE Int sums_of_four(Int v) { return _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), v); }
 
+    static TOKENLOOM_INLINE void write_halves(uint16_t* p, Float v) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+    }
+    static TOKENLOOM_INLINE void write_halves(uint16_t* p, Float v, int n) {
+        _mm256_mask_storeu_epi16(p, static_cast<__mmask16>((1u << n) - 1), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+    }
+    static TOKENLOOM_INLINE void write_bytes(int8_t* p, Int v) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+    }
+
     // [k-group][T] of four bytes.
     template <int T>
     static TOKENLOOM_INLINE void write(uint8_t* to, Int low, Int high) {
@@ -118,9 +129,10 @@ struct Vector {
 }  // namespace tokenloom
 
 #include "activations_body.h"
+#include "store_body.h"
 
 namespace tokenloom {
 
-const RowKernels kAvx512Rows = {"avx512", write_tile, cpu_has_avx512_vnni};
+const RowKernels kAvx512Rows = {"avx512", write_tile, write_halves, spread_halves, write_bytes, cpu_has_avx512_vnni};
 
 }  // namespace tokenloom
