@@ -2,14 +2,14 @@
 //
 // The contract, in prose:
 //
-// - sample() is a pure function of its arguments: same bits in, same token out, on every machine. It uses its own
-//   exponential (IEEE float32 operations in a fixed order, no fused multiply-add: build sampler.cpp with
-//   -ffp-contract=off) and sums in float64 in a fixed order.
+// - sample() is a pure function of its arguments: same bits in, same token out, on every machine. Weights
+//   are 2^((logit - best) * (log2(e) / temperature)) in float32 with an exponential of our own (power_of_two.h), each
+//   operation rounded (build with -ffp-contract=off), and sums are in float64 in a fixed order.
 // - In this order, as engine.py's Sampling says: logit bias, repetition penalty, presence and frequency penalties; then,
 //   at temperature 0, the highest logit, lowest id among equals; otherwise temperature, top-k, top-p, min-p, one draw.
 //   Each filter sees the distribution the one before it left, renormalized; among equals the lower id is the likelier.
 // - The draw: u = philox_uniform(seed, position); the kept tokens are laid out in ascending id, each as wide as its
-//   weight, and the token that covers u times their sum is taken. A token less likely than e^-88 times the best one is
+//   weight, and the token that covers u times their sum is taken. A token less likely than 2^-100 times the best one is
 //   never drawn.
 // - -inf is a logit that excludes its token. NaN, +inf, and a row of nothing but -inf are EngineError: the model, not the
 //   caller, is at fault. Sums that leave the range of float32 stay at its largest finite value.
