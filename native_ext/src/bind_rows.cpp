@@ -137,6 +137,20 @@ py::tuple page(const Floats& keys, const Floats& values, const std::string& kern
     return py::make_tuple(py::array_t<uint8_t>(static_cast<py::ssize_t>(bytes), memory), seconds);
 }
 
+// float32 (weights), float64 (blocks' sums), float32 (their largest) of a row of logits.
+py::tuple weigh(const Floats& logits, float best, float factor, const std::string& kernels) {
+    if (logits.ndim() != 1) {
+        throw py::value_error("logits must have one dimension");
+    }
+    const py::ssize_t blocks = (logits.size() + kWeighed - 1) / kWeighed;
+    py::array_t<float> weights(logits.size());
+    py::array_t<double> sums(blocks);
+    py::array_t<float> tops(blocks);
+    kernels_named(kernels).weigh(logits.data(), logits.size(), best, factor, weights.mutable_data(), sums.mutable_data(),
+                                 tops.mutable_data());
+    return py::make_tuple(weights, sums, tops);
+}
+
 }  // namespace
 
 void bind_rows(py::module_& m) {
@@ -152,6 +166,7 @@ void bind_rows(py::module_& m) {
     m.def("quantize_activations", &quantize, py::arg("x"));
     m.def("activation_tiles", &tiles, py::arg("x"), py::arg("kernels"), py::arg("form") = "rounded", py::arg("before") = "",
           py::arg("weight") = std::vector<float>{}, py::arg("epsilon") = 0.0f, py::arg("parts") = 1, py::arg("repeat") = 1);
+    m.def("weigh", &weigh, py::arg("logits"), py::arg("best"), py::arg("factor"), py::arg("kernels"));
     m.def("stored_page", &page, py::arg("keys"), py::arg("values"), py::arg("kernels"), py::arg("type") = "f16", py::arg("offset") = 0,
           py::arg("repeat") = 1);
 }

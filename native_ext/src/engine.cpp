@@ -6,6 +6,7 @@
 #include <chrono>
 #include <exception>
 
+#include "activations.h"
 #include "cpu_count.h"
 #include "errors.h"
 
@@ -92,7 +93,7 @@ Engine::Engine(const EngineSettings& settings)
              model_.hparams().context, kPageSize),
       pool_(model_.hparams().layers, model_.hparams().kv_heads, model_.hparams().head_size, kv_type_of(settings.kv_type)),
       forward_(model_, pool_, kernels_, team_),
-      samplers_(team_.threads()) {}
+      samplers_(static_cast<size_t>(team_.threads()), Sampler(row_kernels_of(kernels_))) {}
 
 void Engine::remove(SequenceId sequence) {
     cells_.remove(sequence);

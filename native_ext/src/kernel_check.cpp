@@ -100,6 +100,9 @@ struct Stored {
     uint16_t spread[kHalvesWidth * kPositionsTogether];
     int8_t bytes[kColumns];
     uint16_t scale;
+    float weights[kColumns];
+    double sums[(kColumns + kWeighed - 1) / kWeighed];
+    float tops[(kColumns + kWeighed - 1) / kWeighed];
 
     Stored(const RowKernels& kernels, const float* rows) {
         std::memset(this, 0, sizeof(*this));
@@ -108,6 +111,7 @@ struct Stored {
         }
         kernels.spread_halves(halves, kPositionsTogether, kHalvesWidth, spread, kPositionsTogether);
         scale = kernels.write_bytes(rows, kColumns, bytes, 1);
+        kernels.weigh(rows, kColumns - 5, 1.0f, 3.0f, weights, sums, tops);
     }
 };
 

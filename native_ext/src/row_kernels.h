@@ -1,5 +1,5 @@
 // The small work on each token's row around the multiplications, one table of function pointers for each instruction set: making
-// tiles of activations, and storing keys and values in cells. All give the same bits.
+// tiles of activations, storing keys and values in cells, and weighing logits. All give the same bits.
 //
 // Included where the instruction set differs: nothing of the standard library in here (kernel_table.h tells why), and no
 // functions.
@@ -7,6 +7,7 @@
 #pragma once
 
 #include "packed_layout.h"
+#include "weigh.h"
 
 namespace tokenloom {
 
@@ -54,6 +55,8 @@ struct RowKernels {
     // In int8, to[number * stride], rounded to multiples of a scale (largest magnitude / 127), which is returned as float16. If a
     // number is NaN the scale is, and numbers are 0.
     uint16_t (*write_bytes)(const float* from, int count, int8_t* to, size_t stride);
+
+    Weigh weigh;
 
     bool (*usable)();  // on this machine
 };

@@ -107,6 +107,6 @@ struct Vector {
 
 namespace tokenloom {
 
-const RowKernels kAvx2Rows = {"avx2", write_tile, write_halves, spread_halves, write_bytes, cpu_has_avx2};
+const RowKernels kAvx2Rows = {"avx2", write_tile, write_halves, spread_halves, write_bytes, weigh_portable, cpu_has_avx2};
 
 }  // namespace tokenloom

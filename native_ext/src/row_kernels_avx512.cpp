@@ -133,6 +133,6 @@ struct Vector {
 
 namespace tokenloom {
 
-const RowKernels kAvx512Rows = {"avx512", write_tile, write_halves, spread_halves, write_bytes, cpu_has_avx512_vnni};
+const RowKernels kAvx512Rows = {"avx512", write_tile, write_halves, spread_halves, write_bytes, weigh_avx512, cpu_has_avx512_vnni};
 
 }  // namespace tokenloom

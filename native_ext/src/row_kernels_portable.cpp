@@ -245,6 +245,6 @@ uint16_t write_bytes(const float* from, int count, int8_t* to, size_t stride) {
 
 }  // namespace
 
-const RowKernels kPortableRows = {"portable", write, write_halves, spread_halves, write_bytes, [] { return true; }};
+const RowKernels kPortableRows = {"portable", write, write_halves, spread_halves, write_bytes, weigh_portable, [] { return true; }};
 
 }  // namespace tokenloom

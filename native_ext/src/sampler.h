@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "row_kernels.h"
 
 namespace tokenloom {
 
@@ -55,6 +56,8 @@ struct Sampled {
 // Holds scratch space that grows to the vocabulary: one Sampler per thread, used for row after row.
 class Sampler {
    public:
+    explicit Sampler(const RowKernels& kernels = kPortableRows) : kernels_(&kernels) {}
+
     // `logits`: one row, float32, one per token of the vocabulary. `tokens`: the sequence as it is, the token that made
     // this row last; the penalty window is cut from its end. `position`: where the sampled token will stand, normally
     // tokens.size(). Throws EngineError for the rows named above, and BatchError when logit_bias excludes every token or
@@ -83,6 +86,7 @@ class Sampler {
     void keep_top_p(double top_p);
     std::size_t draw(double uniform) const;
 
+    const RowKernels* kernels_;
     std::vector<float> adjusted_;         // the row after bias and penalties
     std::vector<std::int32_t> seen_;      // occurrences in the window, by token; all 0 between calls
     std::vector<std::int32_t> changed_;   // tokens that adjust() changed

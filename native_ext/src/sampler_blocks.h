@@ -9,10 +9,11 @@
 #include <span>
 
 #include "vector8.h"
+#include "weigh.h"
 
 namespace tokenloom {
 
-inline constexpr std::size_t block_size = 64;
+inline constexpr std::size_t block_size = kWeighed;
 inline constexpr std::size_t block_lanes = 8;
 
 inline std::size_t block_count(std::size_t length) noexcept { return (length + block_size - 1) / block_size; }

@@ -6,51 +6,10 @@
 #include <functional>
 #include <limits>
 
-#include "power_of_two.h"
 #include "sampler.h"
 #include "sampler_blocks.h"
 
 namespace tokenloom {
-
-namespace {
-
-// a * b + c, rounded once.
-Float8 fused(const Float8& a, const Float8& b, const Float8& c) {
-#ifdef __FMA__
-    __m256 x, y, z;
-    std::memcpy(&x, &a, sizeof(x));
-    std::memcpy(&y, &b, sizeof(y));
-    std::memcpy(&z, &c, sizeof(z));
-    x = _mm256_fmadd_ps(x, y, z);
-    Float8 out;
-    std::memcpy(&out, &x, sizeof(out));
-    return out;
-#else
-    Float8 out;
-    for (int i = 0; i < 8; ++i) {
-        out[i] = std::fma(a[i], b[i], c[i]);
-    }
-    return out;
-#endif
-}
-
-// 2^x for x <= 0 (power_of_two.h).
-Float8 power_of_two(const Float8& x) {
-    const Float8 shifted = x + kRoundingShift;
-    const Float8 rest = x - (shifted - kRoundingShift);
-    Float8 p = splat8(kPowerPolynomial[5]);
-    for (int i = 4; i >= 0; --i) {
-        p = fused(p, rest, splat8(kPowerPolynomial[i]));
-    }
-    Unsigned8 exponent, bits;
-    std::memcpy(&exponent, &shifted, sizeof(exponent));
-    std::memcpy(&bits, &p, sizeof(bits));
-    bits += exponent << 23;
-    std::memcpy(&p, &bits, sizeof(p));
-    return x < kLowestPower ? Float8{} : p;
-}
-
-}  // namespace
 
 // The `count` highest logits of a row that scan() has just seen, lower ids first among equals, into selected_ and
 // chosen_ in ascending id. No sort: the count-th highest block maximum is a floor that at least `count` logits reach.
@@ -102,34 +61,10 @@ void Sampler::weigh(std::span<const float> logits, float best, double temperatur
     weights_.resize(logits.size());
     sums_.resize(blocks);
     tops_.resize(blocks);
+    kernels_->weigh(logits.data(), static_cast<std::int64_t>(logits.size()), best, factor, weights_.data(), sums_.data(), tops_.data());
     total_ = 0;
-    for (std::size_t block = 0; block < blocks; ++block) {
-        const std::span<const float> part = block_of(logits, block);
-        float* const weights = weights_.data() + block * block_size;
-        Double8 lanes = {};
-        Float8 most = {};
-        const auto weighed = [&](const float* values) {
-            Float8 v;
-            load8(v, values);
-            v = power_of_two((v - best) * factor);
-            lanes += __builtin_convertvector(v, Double8);
-            most = max8(v, most);
-            return v;
-        };
-        std::size_t at = 0;
-        for (; at + block_lanes <= part.size(); at += block_lanes) {
-            store8(weights + at, weighed(part.data() + at));
-        }
-        if (at < part.size()) {
-            float rest[block_lanes];
-            std::fill(rest, rest + block_lanes, -limits::infinity());
-            std::copy(part.begin() + static_cast<std::ptrdiff_t>(at), part.end(), rest);
-            store8(rest, weighed(rest));
-            std::copy_n(rest, part.size() - at, weights + at);
-        }
-        sums_[block] = total_of(lanes);
-        tops_[block] = largest_of(most);
-        total_ += sums_[block];
+    for (const double sum : sums_) {
+        total_ += sum;
     }
 }
 

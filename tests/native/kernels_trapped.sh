@@ -15,8 +15,10 @@ build() {  # SOURCE [FLAG...]
 build $sources/kernels_amx.cpp $avx512 -mamx-tile -mamx-int8
 build $sources/kernels_avx512.cpp $avx512
 build $sources/row_kernels_avx512.cpp $avx512
+build $sources/weigh_avx512.cpp $avx512
 build $sources/row_kernels_avx2.cpp -mavx2 -mfma -mf16c
 build $sources/row_kernels_portable.cpp -mavx2 -mfma -mf16c
+build $sources/weigh_portable.cpp -mavx2 -mfma -mf16c
 build $sources/kernels_portable.cpp -mavx2 -mfma -mf16c
 for source in activations cpu_features child_check tile_emulation; do
   build $sources/$source.cpp

@@ -236,3 +236,26 @@ def test_cells_of_int8_are_rounded_in_multiples_of_a_scale_that_shows_what_is_no
             assert step == np.float16(np.abs(x).max() / np.float32(127))
             inverse = np.float32(1) / step.astype(np.float32)
             assert np.array_equal(numbers, np.rint(x * inverse))
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 15, 16, 17, 63, 64, 65, 200, 1000])
+def test_candidates_weigh_the_same_everywhere(count: int) -> None:
+    rng = np.random.default_rng(count)
+    logits = (rng.standard_normal(count) * 10.0 ** rng.integers(-1, 3, count)).astype(np.float32)
+    logits[rng.random(count) < 0.1] = -INFINITY
+    logits[rng.integers(count)] = 250.0
+    best, factor = 250.0, 1.7
+    weights, sums, tops = core.weigh(logits, best, factor, "portable")
+    with np.errstate(under="ignore"):
+        exact = np.exp2((logits.astype(np.float64) - best) * np.float64(np.float32(factor)))
+    exponents = (logits - np.float32(best)) * np.float32(factor)
+    assert np.array_equal(weights[exponents < -100], np.zeros(np.count_nonzero(exponents < -100)))
+    near = exponents >= -100
+    # Of an exponent rounded to float32, up to 2^-18 away, and a power of two that is 2e-7 away.
+    assert np.allclose(weights[near], exact[near], rtol=1e-5, atol=0)
+    starts = range(0, count, 64)
+    assert np.allclose(sums, [weights[at : at + 64].astype(np.float64).sum() for at in starts], rtol=1e-14)
+    assert np.array_equal(tops, [weights[at : at + 64].max() for at in starts])
+    for name in KERNELS:
+        for made, expected in zip(core.weigh(logits, best, factor, name), (weights, sums, tops), strict=True):
+            assert made.tobytes() == expected.tobytes(), name
