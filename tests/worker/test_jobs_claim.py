@@ -263,12 +263,27 @@ def test_a_claim_whose_answer_was_lost_is_put_back_and_keeps_its_order(redis: Re
     assert side.take(1) == ["j0"]
     side.claim(2)  # suppose nobody saw the answer
     assert side.source.recall(["j0"]) == 2
-    assert ids(redis) == ["j1", "j2", "j3"]
+    assert redis.lrange(KEYS.worker_inbox("a"), 0, -1) == [b"j1", b"j2"]
+    assert ids(redis) == ["j3"]
     assert owner_of(redis, "s") == side.owner
     assert epoch_of(redis, "s") == 1
     assert redis.zrange("rq:wip:steps", 0, -1) != []
     assert redis.zcard("rq:wip:steps") == 1
     assert [(each.id, each.deaths) for each in side.claim().jobs] == [("j1", 0), ("j2", 0), ("j3", 0)]
+
+
+def test_what_was_routed_here_after_a_lost_answer_does_not_pass_what_the_answer_held(redis: Redis) -> None:
+    side, other = Side(redis, "a"), Side(redis, "b")
+    enqueue(redis, "s", "j0")
+    assert side.take(1) == ["j0"]
+    enqueue(redis, "s", "j1")
+    side.claim(1)  # suppose nobody saw the answer
+    enqueue(redis, "s", "j2")
+    assert other.claim().routed == 1
+    assert side.source.recall(["j0"]) == 1
+    enqueue(redis, "s", "j3")
+    assert other.claim().routed == 1
+    assert side.take() == ["j1", "j2", "j3"]
 
 
 # -- what nobody should enqueue ----------------------------------------------------------------------------------------

@@ -90,7 +90,8 @@ local function disown(job, name)
 end
 
 -- Puts the given claimed jobs of a worker, then the given ids of its inbox, back at the front of their queues in that
--- order. RQ's retries are not touched. A job that is gone, or ended meanwhile, is dropped.
+-- order; of a worker that lives on, at the front of its inbox, where newer jobs of its sessions may be already and which
+-- it reads before any queue. RQ's retries are not touched. A job that is gone, or ended meanwhile, is dropped.
 -- `killer`: the job that was at work alone when the worker died, or '*' for all claimed ones, or false for none. Deaths
 -- are counted either way; `tokenloom_alone` is the count as of the last one that was this job's alone.
 -- `alive`: the worker lives on and keeps its sessions. Returns how many went back.
@@ -125,7 +126,7 @@ local function put_back(name, claimed, inbox, killer, alive)
     disown(job, name)
   end
   for i = #back, 1, -1 do
-    redis.call('LPUSH', key('queue', back[i][2]), back[i][1])
+    redis.call('LPUSH', alive and key('inbox', name) or key('queue', back[i][2]), back[i][1])
   end
   return #back
 end

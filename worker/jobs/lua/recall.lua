@@ -1,4 +1,5 @@
--- Puts back jobs that I have claimed by Redis's account but know nothing of: the answer of a claim was lost on the way.
+-- Puts jobs that I have claimed by Redis's account but know nothing of at the front of my inbox: the answer of a claim was
+-- lost on the way. Not into the queue: what others have routed to me meanwhile is newer, and I read the inbox first.
 --
 -- ARGV: 1 me, 2 my incarnation, then the ids of the jobs I know.
 -- Answer: how many went back.
