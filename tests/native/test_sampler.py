@@ -254,6 +254,8 @@ def test_settings_at_their_limits_are_accepted() -> None:
     ]
     for settings in settings_at_limits:
         validate_sampling(Sampling(**settings), 50)
+        token, _ = native_sample(noise(50), [], 0, Sampling(**settings))
+        assert token in range(49 if "logit_bias" in settings else 50)
 
 
 def test_a_sequence_with_a_token_outside_the_vocabulary_is_refused() -> None:
