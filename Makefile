@@ -42,6 +42,7 @@ lint: $(VENV)/.test build/src/.links
 	$(BIN)/mypy -p benchmarks
 	$(BIN)/mypy $(LENIENT) tests
 	PYTHONPATH=build/src $(BIN)/lint-imports --no-cache
+	$(BIN)/python tests/native_rooms.py
 
 install: $(VENV)/.test
 

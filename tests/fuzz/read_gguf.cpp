@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <string>
 
-#include "errors.h"
-#include "gguf.h"
-#include "hparams.h"
-#include "mapped_file.h"
+#include "system/errors.h"
+#include "gguf/gguf.h"
+#include "models/hparams.h"
+#include "gguf/mapped_file.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "activations.h"
-#include "kernel_check.h"
+#include "kernels/activations.h"
+#include "kernels/kernel_check.h"
 
 using namespace tokenloom;
 

@@ -14,9 +14,9 @@ headers=$($python -c 'import libggml; print(list(libggml.__path__)[0] + "/includ
 mkdir -p $out
 # Only types are taken from ggml's headers. Warnings that the ABI of vectors has changed between compilers do not matter here.
 flags="-O3 -std=c++20 -Wall -Wextra -Wno-psabi -ffp-contract=off -I$sources -isystem $headers"
-common="tests/native/kernels_elsewhere.cpp $sources/activations.cpp $sources/row_kernels_portable.cpp $sources/weigh_portable.cpp $sources/kernels_portable.cpp
-  $sources/kernel_check.cpp $sources/child_check.cpp"
-$cross $flags -march=armv8.2-a+dotprod -DTOKENLOOM_NEON_KERNELS -static -o $out/arm $common $sources/kernels_neon.cpp $sources/cpu_features.cpp
+common="tests/native/kernels_elsewhere.cpp $sources/kernels/activations.cpp $sources/kernels/portable/row_kernels_portable.cpp $sources/kernels/portable/weigh_portable.cpp $sources/kernels/portable/kernels_portable.cpp
+  $sources/kernels/kernel_check.cpp $sources/system/child_check.cpp"
+$cross $flags -march=armv8.2-a+dotprod -DTOKENLOOM_NEON_KERNELS -static -o $out/arm $common $sources/kernels/neon/kernels_neon.cpp $sources/system/cpu_features.cpp
 ${CXX:-g++} $flags -o $out/here $common
 there=$("$emulator" $out/arm)
 here=$($out/here)

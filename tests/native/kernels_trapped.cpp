@@ -10,11 +10,11 @@
 #include <cstring>
 #include <vector>
 
-#include "activations.h"
-#include "arranged_tiles.h"
-#include "child_check.h"
-#include "kernel_table.h"
-#include "tile_emulation.h"
+#include "kernels/activations.h"
+#include "kernels/arranged_tiles.h"
+#include "system/child_check.h"
+#include "kernels/kernel_table.h"
+#include "kernels/amx/tile_emulation.h"
 
 using namespace tokenloom;
 

@@ -12,15 +12,15 @@ build() {  # SOURCE [FLAG...]
   ${CXX:-g++} -O3 -std=c++20 -Wall -Wextra -Wno-psabi -ffp-contract=off -fPIE -DTOKENLOOM_X86_KERNELS -DTOKENLOOM_AMX_KERNELS \
     -I$sources -isystem "$headers" "$@" -c "$source" -o "$out/$(basename "$source" .cpp).o"
 }
-build $sources/kernels_amx.cpp $avx512 -mamx-tile -mamx-int8
-build $sources/kernels_avx512.cpp $avx512
-build $sources/row_kernels_avx512.cpp $avx512
-build $sources/weigh_avx512.cpp $avx512
-build $sources/row_kernels_avx2.cpp -mavx2 -mfma -mf16c
-build $sources/row_kernels_portable.cpp -mavx2 -mfma -mf16c
-build $sources/weigh_portable.cpp -mavx2 -mfma -mf16c
-build $sources/kernels_portable.cpp -mavx2 -mfma -mf16c
-for source in activations cpu_features child_check tile_emulation; do
+build $sources/kernels/amx/kernels_amx.cpp $avx512 -mamx-tile -mamx-int8
+build $sources/kernels/avx512/kernels_avx512.cpp $avx512
+build $sources/kernels/avx512/row_kernels_avx512.cpp $avx512
+build $sources/kernels/avx512/weigh_avx512.cpp $avx512
+build $sources/kernels/avx2/row_kernels_avx2.cpp -mavx2 -mfma -mf16c
+build $sources/kernels/portable/row_kernels_portable.cpp -mavx2 -mfma -mf16c
+build $sources/kernels/portable/weigh_portable.cpp -mavx2 -mfma -mf16c
+build $sources/kernels/portable/kernels_portable.cpp -mavx2 -mfma -mf16c
+for source in kernels/activations system/cpu_features system/child_check kernels/amx/tile_emulation; do
   build $sources/$source.cpp
 done
 build tests/native/kernels_trapped.cpp
