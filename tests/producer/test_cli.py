@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,21 @@ from tokenloom.schemas import (
 
 Start = Callable[..., None]
 
+#: Before 8.2, click's runner puts what is said on stderr into stdout unless it is told.
+RUNNER = {} if version("click") >= "8.2" else {"mix_stderr": False}
+
 
 @pytest.fixture
 def run(redis_url: str) -> Callable[..., Result]:
     def run(*arguments: str, input: str | None = None, url: str = redis_url) -> Result:
-        return CliRunner(env={"RQ_REDIS_URL": url}).invoke(cli.main, arguments, input=input, catch_exceptions=False)
+        runner = CliRunner(env={"RQ_REDIS_URL": url}, **RUNNER)
+        return runner.invoke(cli.main, arguments, input=input, catch_exceptions=False)
 
     return run
+
+
+def shown(result: Result) -> str:
+    return result.stdout + result.stderr
 
 
 def test_schema_prints_one_document_or_writes_files(run: Callable[..., Result], tmp_path: Path) -> None:
@@ -104,11 +112,11 @@ def test_chat_streams_rewinds_clones_and_quits(
     typed = "hi\nmore\n\nthis fails\n/rewind\n/rewind x\n/clone\n/length\n/what\n/quit\nnever sent\n"
     result = run("chat", "--session", "a", "--system", "be brief", "--max-tokens", "9", input=typed)
     assert result.exit_code == 0
-    assert "Hello\nHello\n" in result.output
-    assert "the context is full" in result.output
-    assert "takes a number" in result.output
-    assert "continuing in a~" in result.output
-    assert "/rewind N" in result.output
+    assert "Hello\nHello\n" in shown(result)
+    assert "the context is full" in shown(result)
+    assert "takes a number" in shown(result)
+    assert "continuing in a~" in shown(result)
+    assert "/rewind N" in shown(result)
     first, second, to = seen
     assert [message["role"] for message in first["messages"]] == ["system", "user"]
     assert second["messages"] == [{"role": "user", "content": "more"}]
@@ -137,9 +145,9 @@ def test_a_mistake_is_one_clear_line(
 ) -> None:
     result = run(*arguments, url=url or redis_url)
     assert result.exit_code == 1
-    assert message in result.output
-    assert result.output.count("\nError: ") + result.output.startswith("Error: ") == 1
-    assert "Traceback" not in result.output
+    assert message in result.stderr
+    assert result.stderr.count("\nError: ") + result.stderr.startswith("Error: ") == 1
+    assert "Traceback" not in shown(result)
 
 
 def test_commands_of_others_are_loaded_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
