@@ -130,6 +130,9 @@ class GgmlEngine:
         if note:
             log.log(logging.WARNING if failed else logging.INFO, "tokenloom: %s", note)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise EngineError(f"the engine was loaded by process {self._process} and stays there: load one in the other")
+
     @property
     def _open(self) -> _core.Engine:
         if self._core is None:

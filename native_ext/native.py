@@ -5,13 +5,29 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tokenloom.native_ext.engine import EngineError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 _LIBRARIES = ("ggml-base", "ggml-cpu")
+
+
+class NativeError(EngineError, ImportError):
+    """The native module cannot be used here; the message says why."""
+
+
+def refuse_free_threading() -> None:
+    """Raises NativeError on a Python without the GIL, which guards what engines, sampling and the worker share."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise NativeError(
+            f"this is a free-threaded build of Python {sys.version.split()[0]}, which tokenloom does not run on:"
+            f" use an ordinary build, such as python3.{sys.version_info.minor}"
+        )
 
 
 def _preload() -> None:
@@ -22,7 +38,7 @@ def _preload() -> None:
     """
     spec = importlib.util.find_spec("libggml")
     if spec is None:
-        raise ImportError(
+        raise NativeError(
             "ggml's shared libraries are missing: install the package libggml-python in the version tokenloom pins"
         )
     suffix = "dylib" if sys.platform == "darwin" else "so"
@@ -33,15 +49,23 @@ def _preload() -> None:
 
 
 def _import() -> ModuleType:
+    refuse_free_threading()
+    try:
+        return _module()
+    except NativeError as error:
+        if "libggml" not in str(error):
+            raise
+    _preload()
+    return _module()
+
+
+def _module() -> ModuleType:
     try:
         from tokenloom.native_ext import _core
     except ModuleNotFoundError as error:
-        raise ImportError("tokenloom's native module is not built: install tokenloom with pip") from error
+        raise NativeError("tokenloom's native module is not built: install tokenloom with pip") from error
     except ImportError as error:
-        if "libggml" not in str(error):
-            raise
-        _preload()
-        from tokenloom.native_ext import _core
+        raise NativeError(str(error)) from error
     return _core
 
 

@@ -24,6 +24,7 @@ from .connect import connect, default_url, refuse_decoding
 from .following import NOW, Following, following
 from .listing import SessionInfo, list_sessions
 from .session import WAIT
+from .staying import Stays
 from .talk import arun, astream
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from .options import RQOptions
 
 
-class AsyncFollower:
+class AsyncFollower(Stays):
     """Events of many sessions over one connection: ``async for event in follower``. More may be added meanwhile."""
 
     def __init__(self, connection: Redis, follow: Following) -> None:
@@ -51,13 +52,15 @@ class AsyncFollower:
         return astream(self._follow.events(), self._connection)
 
 
-class AsyncClient:
+class AsyncClient(Stays):
     """Opens sessions and finds them again, for asyncio.
 
     ``redis`` is a URL, or None for ``RQ_REDIS_URL``, ``REDIS_URL`` or the local server. Instead, a pair of clients
     made by the service may be given: ``connection`` for reading and ``enqueue_connection``, a blocking one, for RQ.
     The other arguments are those of ``Client``. Use it in one event loop; ``async with`` closes its connections.
     """
+
+    _instead = "make another there, by the same URL"
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from .base import Message, Office
 from .connect import reaching
 from .following import BEGINNING, following
 from .session import WAIT
+from .staying import Stays
 from .talk import astream
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncSession:
+class AsyncSession(Stays):
     """A handle; making one asks Redis nothing. Every method means what it means on ``Session``."""
+
+    _instead = "send its id, and ask an AsyncClient there for session(id)"
 
     def __init__(self, connection: Redis, office: Office, id: str, opened: OpenResult | None = None) -> None:
         self._connection = connection

@@ -17,17 +17,20 @@ from .base import Office
 from .cancelling import request_cancel
 from .errors import StepFailed
 from .following import check_id
+from .staying import Stays
 from .talk import arun, astream
 from .watch import Watch
 
 T = TypeVar("T")
 
 
-class AsyncStep:
+class AsyncStep(Stays):
     """One step. ``async for event in step`` yields its events as they arrive, the last one ``finished``.
 
     See ``Step``; what waits there is awaited here.
     """
+
+    _instead = "send its id, and ask an AsyncClient there for step(id)"
 
     def __init__(self, connection: Redis, office: Office, watch: Watch) -> None:
         self._connection = connection
@@ -83,7 +86,7 @@ class AsyncStep:
         return await arun(talk, self._connection)
 
 
-class AsyncPending(Generic[T]):
+class AsyncPending(Stays, Generic[T]):
     """A job that was enqueued without waiting for it."""
 
     def __init__(self, connection: Redis, watch: Watch, make: Callable[[Versioned], T]) -> None:

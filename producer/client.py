@@ -19,6 +19,7 @@ from .connect import connect
 from .following import NOW, Following, following
 from .listing import SessionInfo, list_sessions
 from .session import WAIT, Session
+from .staying import Stays
 from .step import Pending, Step
 from .talk import run, stream
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from .options import RQOptions
 
 
-class Follower:
+class Follower(Stays):
     """Events of many sessions over one connection: iterate over it. Any thread may add more."""
 
     def __init__(self, connection: Redis, follow: Following) -> None:
@@ -47,7 +48,7 @@ class Follower:
         return stream(self._follow.events(), self._connection)
 
 
-class Client:
+class Client(Stays):
     """Opens sessions and finds them again.
 
     ``redis`` is a URL, a ``redis.Redis`` (without ``decode_responses``), or None for ``RQ_REDIS_URL``, ``REDIS_URL``
@@ -55,6 +56,8 @@ class Client:
     seconds readers bear with a Redis that is away before they raise RedisUnavailable. With ``max_queue`` jobs waiting,
     new ones raise Overloaded (but closing never does). Thread-safe; making one asks Redis nothing.
     """
+
+    _instead = "make another there, by the same URL"
 
     def __init__(
         self,

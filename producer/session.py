@@ -18,6 +18,7 @@ from .base import Message, Office
 from .connect import reaching
 from .enqueue import JobSpec
 from .following import BEGINNING, following
+from .staying import Stays
 from .step import Pending, Step
 from .talk import stream
 
@@ -32,8 +33,10 @@ T = TypeVar("T")
 WAIT = 60.0
 
 
-class Session:
+class Session(Stays):
     """A handle; making one asks Redis nothing. ``opened`` is what opening it returned, for the one who did."""
+
+    _instead = "send its id, and ask a Client there for session(id)"
 
     def __init__(self, connection: Redis, office: Office, id: str, opened: OpenResult | None = None) -> None:
         self._connection = connection

@@ -15,6 +15,7 @@ from tokenloom.schemas.records import StepResult
 from .cancelling import request_cancel
 from .errors import StepFailed
 from .following import check_id
+from .staying import Stays
 from .talk import run, stream
 from .watch import Watch
 
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Step:
+class Step(Stays):
     """One step. Iterating over it yields its events as they arrive, the last one ``finished``.
 
     A step may be iterated any number of times, from several places, and from another process (``client.step(id)``).
     """
+
+    _instead = "send its id, and ask a Client there for step(id)"
 
     def __init__(self, connection: Redis, office: Office, watch: Watch) -> None:
         self._connection = connection
@@ -95,7 +98,7 @@ class Step:
         return run(talk, self._connection)
 
 
-class Pending(Generic[T]):
+class Pending(Stays, Generic[T]):
     """A job that was enqueued without waiting for it."""
 
     def __init__(self, connection: Redis, office: Office, watch: Watch, make: Callable[[Versioned], T]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import time
@@ -116,3 +117,10 @@ def test_a_process_of_multiprocessing_ends(engine: GgmlEngine) -> None:
     process.start()
     process.join(SECONDS)
     assert process.exitcode == 0
+
+
+def test_an_engine_is_not_sent_to_another_process(engine: GgmlEngine) -> None:
+    """As `spawn` and `forkserver` would."""
+    with pytest.raises(EngineError, match=f"loaded by process {os.getpid()} and stays there: load one in the other"):
+        pickle.dumps(engine)
+    assert engine.length(0) == 40

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -94,6 +95,21 @@ def test_a_download_that_broke_off(redis_url: str, tmp_path: Path, model_path: P
     code, said = rq_worker(redis_url, TOKENLOOM_MODEL=part)
     assert (code, len(said.splitlines())) == (1, 1)
     assert said.startswith(f"tokenloom: {part}: truncated: ")
+
+
+def test_a_python_without_the_gil(redis_url: str, model_path: Path, tmp_path: Path) -> None:
+    """What such a build says of itself, said here by one with the GIL: the native module refuses before it loads."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sysconfig\n"
+        "known = sysconfig.get_config_var\n"
+        "sysconfig.get_config_var = lambda name: 1 if name == 'Py_GIL_DISABLED' else known(name)\n"
+    )
+    code, said = rq_worker(redis_url, "--burst", TOKENLOOM_MODEL=model_path, PYTHONPATH=tmp_path)
+    assert code == 1
+    assert said == (
+        f"tokenloom: this is a free-threaded build of Python {platform.python_version()}, which tokenloom does not run"
+        f" on: use an ordinary build, such as python3.{sys.version_info.minor}"
+    )
 
 
 def test_a_worker_without_the_serializer(redis_url: str, model_path: Path) -> None:
