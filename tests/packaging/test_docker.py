@@ -86,6 +86,14 @@ def test_dockerfile_copies_files_that_exist_and_are_sent_to_the_build() -> None:
         assert f"!{source}" in sent
 
 
+def test_image_is_built_with_the_locked_versions() -> None:
+    """Which of the two variables pip goes by for what builds has changed."""
+    before, _, _ = DOCKERFILE.read_text().partition("RUN pip wheel")
+    for variable in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"):
+        assert re.search(rf"\b{variable}=/src/constraints\.txt\b", before), variable
+    assert re.search(r"^WORKDIR /src\nCOPY .*\bconstraints\.txt\b.* \./$", before, re.MULTILINE)
+
+
 def test_worker_command_is_one_that_rq_understands(services: dict[str, Any]) -> None:
     program, *options = shlex.split(services["worker"]["command"])
     assert program == "rq"
