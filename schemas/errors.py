@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from .base import Wire
+from .base import TOLD, Wire
 
 ErrorCode = Literal[
     "invalid",  # a field is malformed; ``field``, ``value`` and ``limit`` say which
@@ -33,6 +33,8 @@ ErrorCode = Literal[
 
 class ErrorBody(Wire):
     """An error on the channel and in a failed job."""
+
+    model_config = TOLD
 
     code: ErrorCode
     message: str

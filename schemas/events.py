@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, PrivateAttr, Strict, TypeAdapter
 
-from .base import Versioned, Wire
+from .base import TOLD, Versioned, Wire
 from .errors import ErrorBody
 from .ids import Position, Seed, SessionId, StepId, TokenId
 
@@ -16,6 +16,8 @@ FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 class Logprob(Wire):
     """Natural-log probability of a generated token, and of the most likely ones as [token, logprob], best first."""
 
+    model_config = TOLD
+
     chosen: float
     # A tuple arrives as a list.
     top: list[Annotated[tuple[TokenId, float], Strict(False)]] = []
@@ -24,6 +26,8 @@ class Logprob(Wire):
 class Usage(Wire):
     """Token counts of a step. ``cached`` of the ``appended`` and earlier tokens needed no forward."""
 
+    model_config = TOLD
+
     appended: int = Field(ge=0)
     generated: int = Field(ge=0)
     cached: int = Field(default=0, ge=0)
@@ -31,6 +35,8 @@ class Usage(Wire):
 
 class EventBase(Versioned):
     """What every event carries, and ``id`` besides once it was read from a stream."""
+
+    model_config = TOLD
 
     _id: str | None = PrivateAttr(default=None)
 

@@ -6,13 +6,19 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from .base import Versioned
+from .base import TOLD, Versioned
 from .errors import ErrorBody
 from .events import FinishReason, Logprob, Usage
 from .ids import Position, Seed, SessionId, StepId, TokenId
 
 
-class OpenResult(Versioned):
+class Kept(Versioned):
+    """What a worker leaves for whoever reads it later."""
+
+    model_config = TOLD
+
+
+class OpenResult(Kept):
     """The session is there; ``length`` is 0 when it was created."""
 
     session: SessionId
@@ -21,7 +27,7 @@ class OpenResult(Versioned):
     created: bool = Field(description="False when the session was there already and `exist_ok` was given")
 
 
-class StepResult(Versioned):
+class StepResult(Kept):
     """``text`` and ``tokens`` are what the step generated; ``length`` is the log's length at its end."""
 
     session: SessionId
@@ -34,7 +40,7 @@ class StepResult(Versioned):
     logprobs: list[Logprob] | None = None
 
 
-class CloneResult(Versioned):
+class CloneResult(Kept):
     """``targets`` hold the first ``length`` tokens of ``session``, each with its seed."""
 
     session: SessionId
@@ -43,21 +49,21 @@ class CloneResult(Versioned):
     length: Position
 
 
-class RewindResult(Versioned):
+class RewindResult(Kept):
     """The log has ``length`` tokens now."""
 
     session: SessionId
     length: Position
 
 
-class CloseResult(Versioned):
+class CloseResult(Kept):
     """The session is no more."""
 
     session: SessionId
     closed: bool = Field(description="False when there was no such session, or it was closed already")
 
 
-class StepRecord(Versioned):
+class StepRecord(Kept):
     """How far a step has come; kept under its id in the session's ``steps`` hash, and rewritten by every commit.
 
     The step's tokens are the log's ``[base, base + appended + generated)``. ``reason`` is None while it runs. A
@@ -76,7 +82,7 @@ class StepRecord(Versioned):
     deaths: int = Field(default=0, ge=0, description="The job's worker deaths when this was written")
 
 
-class JobRecord(Versioned):
+class JobRecord(Kept):
     """What a finished job other than a step returned, kept under its id in the same ``steps`` hash.
 
     A job delivered again after its commit returns ``result`` and does nothing.

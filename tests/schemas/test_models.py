@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,7 @@ from tokenloom.schemas.errors import CLASSES, body_of_text
 from tokenloom.schemas.events import EVENT_TYPES
 from tokenloom.schemas.records import RESULTS
 from tokenloom.schemas.requests import REQUESTS
+from tokenloom.schemas.validate import parse
 
 HEAD = {"session": "s-1", "job": "j_1", "at": 1.5}
 LOGPROBS = [Logprob(chosen=-0.5, top=[(1, -0.5), (2, -1)])]
@@ -114,6 +116,31 @@ def test_an_event_survives_the_channel(event: Versioned) -> None:
 @pytest.mark.parametrize("record", RECORD_CASES, ids=lambda case: type(case).__name__)
 def test_a_record_survives_the_hash(record: StepRecord | JobRecord) -> None:
     assert decode_record(encode(record)) == record
+
+
+def with_more(value: Any) -> Any:
+    """Each map in it with a field that only a later version knows."""
+    if isinstance(value, dict):
+        return {name: with_more(item) for name, item in value.items()} | {"later": [{}]}
+    return [with_more(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("event", EVENT_CASES, ids=lambda case: case.type)
+def test_fields_that_a_later_version_adds_to_events_are_passed_over(event: Versioned) -> None:
+    assert decode_event(encode(with_more(decode(encode(event))))) == event
+
+
+@pytest.mark.parametrize("record", RECORD_CASES, ids=lambda case: type(case).__name__)
+def test_fields_that_a_later_version_adds_to_records_are_passed_over(record: StepRecord | JobRecord) -> None:
+    assert decode_record(encode(with_more(decode(encode(record))))) == record
+    if record.result is not None:
+        assert parse(type(record.result), with_more(decode(encode(record.result)))) == record.result
+
+
+@pytest.mark.parametrize("request_", REQUEST_CASES, ids=lambda case: type(case).__name__)
+def test_an_unknown_field_of_a_request_is_refused(request_: Request) -> None:
+    with pytest.raises(InvalidRequest, match="unknown field later"):
+        parse_request(request_.function, {**request_.model_dump(exclude_none=True), "later": 1})
 
 
 def test_a_record_of_another_operation_is_refused() -> None:
