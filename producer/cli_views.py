@@ -63,10 +63,12 @@ def describe(event: Event) -> str:
     if isinstance(event, OpenedEvent):
         return f"{head} seed {event.seed}" + (f", {event.length} tokens of {event.parent}" if event.parent else "")
     if isinstance(event, AppendedEvent):
-        return f"{head} {len(event.tokens)} tokens at {event.position}"
+        broken = ", in the middle of a character" if event.before else ""
+        return f"{head} {len(event.tokens)} tokens at {event.position}{broken}"
     if isinstance(event, FinishedEvent):
         why = f": {event.error.message}" if event.error is not None else ""
-        return f"{head} {event.reason}{why}, {event.usage.generated} generated, length {event.length}"
+        half = f", {event.pending} bytes of a character pending" if event.pending else ""
+        return f"{head} {event.reason}{why}, {event.usage.generated} generated, length {event.length}{half}"
     if isinstance(event, RewoundEvent):
         return f"{head} length {event.length}"
     if isinstance(event, ClonedEvent):

@@ -76,6 +76,7 @@ class Seen:
     _position: int | None = None
     _tokens: list[int] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
+    _before: str | None = None
     _logprobs: list[Logprob] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
@@ -89,6 +90,8 @@ class Seen:
             if self._position is not None and event.position < self._position:  # a retry began again
                 self._tokens, self._text, self._logprobs = [], [], []
             self._position = event.position + len(event.tokens)
+        if isinstance(event, AppendedEvent):
+            self._before = event.before
         if isinstance(event, TokensEvent):
             self._tokens += event.tokens
             self._text.append(event.text)
@@ -111,6 +114,8 @@ class Seen:
             reason=last.reason,
             tokens=self._tokens,
             text="".join(self._text),
+            before=self._before,
+            pending=last.pending,
             length=last.length,
             usage=last.usage,
             logprobs=self._logprobs or None,
@@ -145,6 +150,7 @@ class Seen:
                 at=now,
                 reason="error" if ending.error is not None or result is None else result.reason,
                 length=result.length if result is not None else self._position or 0,
+                pending=result.pending if result is not None else None,
                 usage=result.usage if result is not None else Usage(appended=0, generated=len(self._tokens)),
                 error=ending.error,
             )

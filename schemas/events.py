@@ -12,6 +12,12 @@ from .ids import Position, Seed, SessionId, StepId, TokenId
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
+BEFORE = "U+FFFD when this append broke off a character that the text before it had begun; left out otherwise"
+PENDING = (
+    "Bytes at the log's end that begin a character and are not all of it; left out when there are none. They are in no"
+    " text yet: the text of the next step begins with the whole character, unless something is appended first"
+)
+
 
 class Logprob(Wire):
     """Natural-log probability of a generated token, and of the most likely ones as [token, logprob], best first."""
@@ -69,13 +75,14 @@ class AppendedEvent(EventBase):
     type: Literal["appended"] = "appended"
     position: Position
     tokens: list[TokenId]
+    before: str | None = Field(default=None, description=BEFORE)
 
 
 class TokensEvent(EventBase):
     """A step generated these tokens, the first at ``position``.
 
     ``text`` is what became certain: half a character, or what may be the start of a stop string, comes with a later
-    event.
+    event, of a later step perhaps.
     """
 
     type: Literal["tokens"] = "tokens"
@@ -92,6 +99,7 @@ class FinishedEvent(EventBase):
     reason: FinishReason
     length: Position
     text: str = ""
+    pending: int | None = Field(default=None, ge=1, le=3, description=PENDING)
     usage: Usage
     error: ErrorBody | None = None
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from .base import TOLD, Versioned
 from .errors import ErrorBody
-from .events import FinishReason, Logprob, Usage
+from .events import BEFORE, PENDING, FinishReason, Logprob, Usage
 from .ids import Position, Seed, SessionId, StepId, TokenId
 
 
@@ -28,13 +28,18 @@ class OpenResult(Kept):
 
 
 class StepResult(Kept):
-    """``text`` and ``tokens`` are what the step generated; ``length`` is the log's length at its end."""
+    """``text`` and ``tokens`` are what the step generated; ``length`` is the log's length at its end.
+
+    The texts of steps between which nothing is appended are together the text of their tokens.
+    """
 
     session: SessionId
     step: StepId
     reason: FinishReason
     tokens: list[TokenId]
     text: str
+    before: str | None = Field(default=None, description=BEFORE)
+    pending: int | None = Field(default=None, ge=1, le=3, description=PENDING)
     length: Position
     usage: Usage
     logprobs: list[Logprob] | None = None

@@ -19,6 +19,7 @@ from .residency import Residency
 from .session import Session
 from .step import Step
 from .store import Store, Write
+from .text import REPLACEMENT
 from .texts import Texts
 from .waiting import Waiting
 
@@ -59,8 +60,9 @@ class Admission:
         if self.store.settings.idle_ttl:
             write.ttl = 0  # in use: nothing expires under a running step
         if tokens:
+            at, position, before = record.began, session.length, step.before or None
             write.events = [
-                AppendedEvent(session=session.id, job=step.id, at=record.began, position=session.length, tokens=tokens)
+                AppendedEvent(session=session.id, job=step.id, at=at, position=position, tokens=tokens, before=before)
             ]
         return step, write
 
@@ -82,8 +84,10 @@ class Admission:
         stops = set(generation.stop_tokens or ())
         if not generation.ignore_eos:
             stops |= self.texts.stop_tokens
-        stream = self.texts.stream(generation.stop or ())
-        return Step(waiting.claimed, session, generation, stream, stops, self.capacity, record)
+        held = self.texts.held(session.log, record.base)
+        stream = self.texts.stream(generation.stop or (), b"" if record.appended else held)
+        before = REPLACEMENT if held and record.appended else ""
+        return Step(waiting.claimed, session, generation, stream, stops, self.capacity, record, before)
 
     def _input(self, request: StepRequest, session: Session) -> list[int]:
         if request.tokens is not None:

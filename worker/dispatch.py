@@ -140,7 +140,8 @@ class Dispatch:
         raise_if_barred(waiting, self._settings.max_deaths)
         if not isinstance(waiting.claimed.request, StepRequest):
             return propose(waiting, session, self._desk)
-        return ended_before_it_began(waiting, session, self._outcomes, self._desk.fingerprint)
+        texts = self._admission.texts
+        return ended_before_it_began(waiting, session, self._outcomes, self._desk.fingerprint, texts)
 
     def _refused(self, waiting: Waiting, session: Session, error: TokenloomError) -> Proposal:
         self._figures.refuse(error, session.id, waiting.id)

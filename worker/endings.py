@@ -14,6 +14,7 @@ from .jobs.claimed import Interruption, Outcomes
 from .operations import Proposal, must_be_open
 from .session import Session
 from .store import Write
+from .texts import Texts
 from .waiting import Waiting
 
 #: Seconds the keys of a session that is not open live, so that an error can be read from its channel.
@@ -91,7 +92,9 @@ def remembered(waiting: Waiting, outcomes: Outcomes) -> Proposal:
     return Proposal(waiting, end=lambda: outcomes.finish(waiting.claimed, result))
 
 
-def ended_before_it_began(waiting: Waiting, session: Session, outcomes: Outcomes, fingerprint: str) -> Proposal | None:
+def ended_before_it_began(
+    waiting: Waiting, session: Session, outcomes: Outcomes, fingerprint: str, texts: Texts
+) -> Proposal | None:
     """A step asked to end, or past its deadline, while it waited: it appends nothing and runs nothing.
 
     None when there is nothing of the kind, or when a former run has begun it: then it goes on, and ends with what it
@@ -111,6 +114,7 @@ def ended_before_it_began(waiting: Waiting, session: Session, outcomes: Outcomes
         reason=reason,
         tokens=[],
         text="",
+        pending=len(texts.held(session.log, session.length)) or None,
         length=session.length,
         usage=Usage(appended=0, generated=0),
     )
@@ -129,6 +133,7 @@ def ended_before_it_began(waiting: Waiting, session: Session, outcomes: Outcomes
         at=time.time(),
         reason=reason,
         length=session.length,
+        pending=result.pending,
         usage=result.usage,
         error=error,
     )

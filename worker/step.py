@@ -18,16 +18,24 @@ from .session import Session
 
 
 class TextStream(Protocol):
-    """Turns a step's generated tokens into text as they come. ``may_stop``: it looks for stop strings in it."""
+    """Turns a step's generated tokens into text as they come. ``may_stop``: it looks for stop strings in it;
+    ``pending``: how many bytes of a character have come whose rest has not.
+    """
 
     @property
     def may_stop(self) -> bool: ...
 
+    @property
+    def pending(self) -> int: ...
+
     def push(self, token: int) -> tuple[str, bool]:
         """Text that became certain, and whether a stop string was met."""
 
+    def skip(self, token: int) -> str:
+        """Text that became certain by a token that is no part of it."""
+
     def flush(self) -> str:
-        """What was held back."""
+        """What was held back as the start of a stop string."""
 
 
 class Step:
@@ -37,6 +45,10 @@ class Step:
     ``tokens``, ``length``, ``reason``. *Committed* is the session's log, and what ``committed`` was told is in Redis.
     The next forward goes on from what is computed; everybody else sees what is committed. ``record``, ``events`` and
     ``result`` say what a commit would write. Should it be refused, the step is thrown away, never corrected.
+
+    Its text is whole characters. ``stream`` begins with the bytes of the character in whose middle the log ended, and
+    those of one that the step does not finish are left to the next step. ``before``: U+FFFD if the step's append
+    broke off such a character.
     """
 
     def __init__(
@@ -48,6 +60,7 @@ class Step:
         stop_tokens: Iterable[int],
         capacity: int,
         record: StepRecord,
+        before: str = "",
     ) -> None:
         self.claimed = claimed
         self.id = claimed.id
@@ -67,6 +80,7 @@ class Step:
         self.tokens: list[int] = []
         self.logprobs: list[Logprob] = []
         self.parts: list[str] = []
+        self.before = before
         self._stream = stream
         self._capacity = capacity
         self._published = 0
@@ -127,11 +141,14 @@ class Step:
             self.finish("length")
 
     def finish(self, reason: FinishReason, error: ErrorBody | None = None, *, drop_tail: bool = False) -> None:
-        """End the step. Held-back text comes out, unless it belongs to a stop string."""
+        """End the step. Held-back text comes out, unless it belongs to a stop string.
+
+        A step that failed keeps it back: it may be tried again, and then goes on from here.
+        """
         if self.reason is None:
             self._spell()
             self.reason, self.error = reason, error
-            self._tail = "" if drop_tail else self._stream.flush()
+            self._tail = "" if drop_tail or reason == "error" else self._stream.flush()
             self.parts.append(self._tail)
 
     # -- what a commit writes ----------------------------------------------------------------------------------------
@@ -159,6 +176,7 @@ class Step:
                     reason=self.reason,
                     length=self.length,
                     text=self._tail,
+                    pending=self._stream.pending or None,
                     usage=self.usage(),
                     error=self.error,
                 )
@@ -198,6 +216,8 @@ class Step:
             reason=self.reason,
             tokens=self.tokens,
             text="".join(self.parts),
+            before=self.before or None,
+            pending=self._stream.pending or None,
             length=self.length,
             usage=self.usage(),
             logprobs=self.logprobs if self.generation.logprobs is not None else None,
@@ -211,6 +231,8 @@ class Step:
     def _push(self, token: int) -> None:
         self.tokens.append(token)
         if token in self.stop_tokens:
+            self._spell()
+            self._say(self._stream.skip(token))
             self.finish("stop")
             return
         self._unspelled.append(token)
@@ -222,10 +244,13 @@ class Step:
         stopped = False
         for token in self._unspelled:
             text, stopped = self._stream.push(token)
-            self.parts.append(text)
-            self._fresh.append(text)
+            self._say(text)
         self._unspelled.clear()
         return stopped
+
+    def _say(self, text: str) -> None:
+        self.parts.append(text)
+        self._fresh.append(text)
 
 
 def sampling_of(generation: Generation, seed: int) -> Sampling:

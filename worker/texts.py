@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tokenloom.schemas.errors import TokenloomError
+from tokenloom.schemas.log import GENERATED, ID_MASK
 
-from .text import ChatTemplate, Detokenizer, StopStrings, TextError, Tokenizer
+from .text import MOST_HELD, ChatTemplate, Detokenizer, StopStrings, TextError, Tokenizer, unfinished
 
 log = logging.getLogger("rq.worker")
 
@@ -50,9 +52,21 @@ class Texts:
         template = self._template
         return self._checked("messages", lambda: template.encode(messages, log))
 
-    def stream(self, stops: Sequence[str]) -> Stream | NoText:
-        """What turns one step's generated tokens into text."""
-        return NoText() if self._tokenizer is None else Stream(self._tokenizer, stops)
+    def held(self, log: array[int], length: int) -> bytes:
+        """The beginning of a character in whose middle the first ``length`` words of ``log`` end.
+
+        Only generated tokens count: what is appended is another text, which neither begins nor finishes their
+        characters. b"" between two characters.
+        """
+        tail = b""
+        while self._tokenizer is not None and length and len(tail) < MOST_HELD and log[length - 1] & GENERATED:
+            length -= 1
+            tail = self._tokenizer.spoken_bytes(log[length] & ID_MASK) + tail
+        return unfinished(tail)
+
+    def stream(self, stops: Sequence[str], held: bytes = b"") -> Stream | NoText:
+        """What turns one step's generated tokens into text, behind the beginning of a character."""
+        return NoText() if self._tokenizer is None else Stream(self._tokenizer, stops, held)
 
     def _need_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
@@ -70,35 +84,46 @@ class Texts:
 class Stream:
     """A detokenizer with stop strings behind it."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], held: bytes = b"") -> None:
+        self._detokenizer = Detokenizer(tokenizer, held=held)
         self._stops = StopStrings(stops) if stops else None
         self.may_stop = bool(stops)
 
     def push(self, token: int) -> tuple[str, bool]:
         """Text that became certain, and whether a stop string was met."""
-        text = self._detokenizer.push(token)
+        return self._until_stop(self._detokenizer.push(token))
+
+    def skip(self, token: int) -> str:
+        """Text that became certain by a token that is no part of it."""
+        return self._until_stop(self._detokenizer.skip(token))[0]
+
+    def flush(self) -> str:
+        """What was held back as the start of a stop string, and was none after all."""
+        return "" if self._stops is None else self._stops.flush()
+
+    @property
+    def pending(self) -> int:
+        """How many bytes of a character have come whose rest has not."""
+        return len(self._detokenizer.held)
+
+    def _until_stop(self, text: str) -> tuple[str, bool]:
         if self._stops is None:
             return text, False
         result = self._stops.push(text)
         return result.text, result.stopped
-
-    def flush(self) -> str:
-        """What was held back: half a character as U+FFFD, the start of what was no stop string after all."""
-        text = self._detokenizer.flush()
-        if self._stops is None:
-            return text
-        result = self._stops.push(text)
-        return result.text if result.stopped else result.text + self._stops.flush()
 
 
 class NoText:
     """A vocabulary that cannot be read has no text."""
 
     may_stop = False
+    pending = 0
 
     def push(self, token: int) -> tuple[str, bool]:
         return "", False
+
+    def skip(self, token: int) -> str:
+        return ""
 
     def flush(self) -> str:
         return ""

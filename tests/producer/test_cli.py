@@ -17,6 +17,7 @@ from redis import Redis
 
 from tokenloom.producer import cli
 from tokenloom.schemas import (
+    AppendedEvent,
     CloneResult,
     ClosedEvent,
     ErrorBody,
@@ -24,6 +25,7 @@ from tokenloom.schemas import (
     OpenedEvent,
     OpenResult,
     RewindResult,
+    TokensEvent,
     Usage,
 )
 
@@ -62,6 +64,17 @@ def test_tail_prints_text_as_it_comes_and_what_else_happened(run: Callable[..., 
     assert "\nHello\n" in output
     assert "finished j2] stop, 2 generated, length 3" in output
     assert run("tail", "a", "--text").stdout == "Hello\n"
+
+
+def test_tail_says_where_a_character_was_cut(run: Callable[..., Result], worker: Any) -> None:
+    usage = Usage(appended=0, generated=1)
+    worker.emit("a", "one", TokensEvent, position=0, tokens=[1], text="x")
+    worker.emit("a", "one", FinishedEvent, reason="length", length=1, usage=usage, pending=2)
+    worker.emit("a", "two", AppendedEvent, position=1, tokens=[1, 2], before="\ufffd")
+    worker.emit("a", "three", ClosedEvent)
+    output = run("tail", "a").output
+    assert "1 generated, length 1, 2 bytes of a character pending\n" in output
+    assert "2 tokens at 1, in the middle of a character\n" in output
 
 
 def test_tail_as_json_has_every_event_with_its_id(run: Callable[..., Result], worker: Any) -> None:

@@ -12,7 +12,7 @@ from redis import Redis
 from rq.job import JobStatus
 
 from tokenloom.producer import Client, ContextFull, NoSuchStep, StepFailed, Stopped, TokenloomError, WorkerFailed
-from tokenloom.schemas import ErrorBody, FinishedEvent, StepRecord, StepResult, TokensEvent, Usage
+from tokenloom.schemas import AppendedEvent, ErrorBody, FinishedEvent, StepRecord, StepResult, TokensEvent, Usage
 
 Start = Callable[..., None]
 
@@ -29,6 +29,26 @@ def test_from_the_events_alone(client: Client, worker: Any, background: Start) -
     result = step.result(timeout=5)
     assert (result.text, result.tokens, result.length) == ("AB", [100, 101], 3)
     assert time.monotonic() - began < 0.6
+
+
+def test_where_characters_were_cut_is_told_by_the_events_alone(client: Client, worker: Any) -> None:
+    step = client.session("a").step("x")
+    worker.emit("a", step.id, AppendedEvent, position=4, tokens=[7], before="\ufffd")
+    worker.emit("a", step.id, TokensEvent, position=5, tokens=[8, 9], text="T")
+    usage = Usage(appended=1, generated=2)
+    worker.emit("a", step.id, FinishedEvent, reason="length", length=7, pending=2, usage=usage)
+    result = step.result(timeout=5)
+    assert (result.text, result.before, result.pending) == ("T", "\ufffd", 2)
+
+
+def test_a_reader_who_comes_late_is_told_of_half_a_character(client: Client, worker: Any, redis: Redis) -> None:
+    step = client.session("a").step("x")
+    result = result_of(step.id).model_copy(update={"pending": 3})
+    worker.remember(result)
+    redis.delete(f"rq:job:{step.id}")
+    late = client.step(step.id, "a")
+    assert [event.pending for event in late if event.type == "finished"] == [3]
+    assert late.result(timeout=5) == result
 
 
 def test_from_the_sessions_record_when_events_were_trimmed(client: Client, worker: Any, redis: Redis) -> None:

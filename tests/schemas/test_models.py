@@ -60,6 +60,9 @@ ERROR = ErrorBody(code="context_full", message="no room", field="tokens", value=
 STEP_RESULT = StepResult(
     session="s", step="j", reason="stop", tokens=[1, 2], text="é\U0001f600", length=5, usage=USAGE, logprobs=LOGPROBS
 )
+CUT_RESULT = StepResult(
+    session="s", step="j", reason="length", tokens=[1], text="", before="\ufffd", pending=3, length=5, usage=USAGE
+)
 GENERATION = Generation(
     max_tokens=3, temperature=1, logit_bias={5: 1.5, 7: -2}, stop=["\n"], stop_tokens=[2], ignore_eos=True
 )
@@ -76,8 +79,10 @@ REQUEST_CASES = [
 EVENT_CASES = [
     OpenedEvent(**HEAD, seed=(1 << 64) - 1, length=2, parent="p"),
     AppendedEvent(**HEAD, position=0, tokens=[1]),
+    AppendedEvent(**HEAD, position=0, tokens=[1], before="\ufffd"),
     TokensEvent(**HEAD, position=1, tokens=[2], text="x", logprobs=LOGPROBS),
     FinishedEvent(**HEAD, reason="error", length=2, usage=USAGE, error=ERROR),
+    FinishedEvent(**HEAD, reason="length", length=2, usage=USAGE, pending=1),
     RewoundEvent(**HEAD, length=1),
     ClonedEvent(**HEAD, targets=["c"], length=1),
     ClosedEvent(**HEAD),
@@ -86,6 +91,7 @@ EVENT_CASES = [
 RECORD_CASES: list[StepRecord | JobRecord] = [
     StepRecord(base=1, appended=2, began=1.5),
     StepRecord(base=1, appended=2, generated=2, began=1, ended=2, reason="stop", result=STEP_RESULT),
+    StepRecord(base=1, appended=2, generated=1, began=1, ended=2, reason="length", result=CUT_RESULT),
     StepRecord(base=1, appended=0, began=1, ended=2, reason="error", error=ERROR),
     JobRecord(operation="open", result=OpenResult(session="a", seed=1, length=0, created=True)),
     JobRecord(operation="clone", result=CloneResult(session="a", targets=["b"], seeds=[1], length=2)),

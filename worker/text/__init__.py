@@ -4,9 +4,19 @@ Everything is built from a model file's metadata, given as a mapping; nothing he
 """
 
 from tokenloom.worker.text.chat import ChatTemplate
-from tokenloom.worker.text.detokenizer import Detokenizer
+from tokenloom.worker.text.detokenizer import MOST_HELD, REPLACEMENT, Detokenizer, unfinished
 from tokenloom.worker.text.errors import TextError
 from tokenloom.worker.text.stopstrings import StopResult, StopStrings
 from tokenloom.worker.text.tokenizer import Tokenizer
 
-__all__ = ["ChatTemplate", "Detokenizer", "StopResult", "StopStrings", "TextError", "Tokenizer"]
+__all__ = [
+    "MOST_HELD",
+    "REPLACEMENT",
+    "ChatTemplate",
+    "Detokenizer",
+    "StopResult",
+    "StopStrings",
+    "TextError",
+    "Tokenizer",
+    "unfinished",
+]
