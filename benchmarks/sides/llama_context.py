@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.sides.llama_library import Batch
 
 BATCH = 512
+#: ggml's numbers of the types that cells may have.
+TYPES = {"f32": 0, "f16": 1}
 
 
 class LlamaContext:
@@ -27,6 +30,7 @@ class LlamaContext:
         threads: int,
         unified: bool,
         flash: bool,
+        cell_type: Literal["f32", "f16"] = "f16",
     ) -> None:
         """Raises RuntimeError when llama.cpp makes no such context."""
         self._library = library
@@ -38,6 +42,7 @@ class LlamaContext:
         params.n_threads = params.n_threads_batch = threads
         params.kv_unified = unified
         params.flash_attn_type = int(flash)
+        params.type_k = params.type_v = TYPES[cell_type]
         self._context = library.llama_init_from_model(model, params)
         if not self._context:
             raise RuntimeError(f"llama.cpp made no context of {params.n_ctx} cells for {sequences} sequences")
@@ -54,6 +59,10 @@ class LlamaContext:
 
     def run(self, rows: Sequence[tuple[int, int, int, bool]]) -> list[int]:
         """One decode of (sequence, position, token, wanted): the most likely next token of each wanted row."""
+        return [int(row.argmax()) for row in self.logits(rows)]
+
+    def logits(self, rows: Sequence[tuple[int, int, int, bool]]) -> npt.NDArray[np.float32]:
+        """The same: float32 logits (wanted rows, vocabulary), overwritten by the next decode."""
         count = len(rows)
         self._sequences[:count], self._positions[:count], self._tokens[:count], self._wanted[:count] = zip(
             *rows, strict=True
@@ -71,7 +80,7 @@ class LlamaContext:
         logits = np.ctypeslib.as_array(
             self._library.llama_get_logits(self._context), (max(outputs, 1), self._vocabulary)
         )
-        return [int(row.argmax()) for row in logits[:outputs]]
+        return logits[:outputs]
 
     def fill(self, sequence: int, start: int, tokens: Sequence[int]) -> int:
         """Append ``tokens`` from position ``start`` on; the most likely next token."""

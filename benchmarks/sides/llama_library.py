@@ -75,6 +75,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_model_load_from_file": (c_void_p, [ctypes.c_char_p, ModelParams]),
     "llama_init_from_model": (c_void_p, [c_void_p, ContextParams]),
     "llama_free": (None, [c_void_p]),
+    "llama_model_free": (None, [c_void_p]),
+    "llama_log_set": (None, [c_void_p, c_void_p]),
     "llama_model_get_vocab": (c_void_p, [c_void_p]),
     "llama_vocab_n_tokens": (c_int32, [c_void_p]),
     "llama_get_memory": (c_void_p, [c_void_p]),

@@ -11,6 +11,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+import tiny_gguf
+
 Array = npt.NDArray[Any]
 
 
@@ -119,31 +121,16 @@ class TinyLlama:
         raw: dict[str, tuple[Array, gguf.GGMLQuantizationType]] | None = None,
     ) -> Path:
         """Write the file. ``tensors`` adds or replaces some by name (None: leaves out), ``raw`` encoded ones."""
-        writer = gguf.GGUFWriter(path, self.overrides.get("general.architecture", "llama"))
-        for name, value in self.values().items():
-            if name == "general.architecture":
-                continue
-            if isinstance(value, bool):
-                writer.add_bool(name, value)
-            elif isinstance(value, int):
-                writer.add_uint32(name, value)
-            elif isinstance(value, float):
-                writer.add_float32(name, value)
-            elif isinstance(value, str):
-                writer.add_string(name, value)
-            else:
-                writer.add_array(name, value)
+        values = self.values()
+        architecture = values.pop("general.architecture", "llama")
+        stored = {}
         for name, data in (self.tensors() | (tensors or {})).items():
             if raw and name in raw:
-                writer.add_tensor(name, raw[name][0], raw_dtype=raw[name][1])
+                stored[name] = raw[name]
             elif data is not None:
                 kind = self._type_of(data)
-                writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return path
+                stored[name] = gguf.quants.quantize(data, kind), kind
+        return tiny_gguf.write(path, architecture, values, stored)
 
     def _type_of(self, data: Array) -> gguf.GGMLQuantizationType:
         return self.weight_type if data.ndim > 1 else self.vector_type
