@@ -67,6 +67,14 @@ def test_all_again_when_the_machine_is_quiet_again() -> None:
     assert run(choice, 150, quiet)[-20:] == [2] * 20
 
 
+def test_a_passing_disturbance_costs_few_forwards() -> None:
+    """It may be over by the time that half of the threads have been tried: then all of them soon prove faster again."""
+    for crowded_forwards in range(4, 9):
+        choice = core.ThreadChoice(2)
+        assert run(choice, crowded_forwards, crowded)[-1] == 1
+        assert run(choice, 40, quiet).count(1) <= 4
+
+
 def test_batches_of_other_sizes_are_judged_apart() -> None:
     choice = core.ThreadChoice(2)
     run(choice, 40, crowded, rows=1)

@@ -38,7 +38,7 @@ void ThreadChoice::report(int rows, int threads, double seconds, double lost) {
         c.try_after = std::min(2 * c.try_after, kMostTryAfter);
     } else {
         c.on_half = !c.on_half;
-        c.try_after = kTryAfter;
+        c.try_after = c.on_half ? kTryAllAfter : kTryAfter;
     }
 }
 

@@ -6,7 +6,8 @@
 //
 // The rule, for each size of batch apart: all threads, until forwards are disturbed (they lost more than 15 % of their time;
 // three in a row, or most of the last ones). Then half of them are tried, once; whichever was faster stays. The other one is
-// tried again after 16 forwards, and after twice as many each time it was the slower one again, up to 256.
+// tried again after 16 forwards, and after twice as many each time it was the slower one again, up to 256. All threads are
+// first tried again after 4: what disturbed them may have been over before half of them were tried.
 // Integers and seconds in, an integer out: no clock and no threads in here.
 
 #pragma once
@@ -27,6 +28,7 @@ public:
 private:
     static constexpr double kLost = 0.15;
     static constexpr int kTryAfter = 16;
+    static constexpr int kTryAllAfter = 4;
     static constexpr int kMostTryAfter = 256;
 
     struct SizeClass {
