@@ -140,6 +140,7 @@ py::dict stats(const Engine& engine) {
     py::dict extra;
     extra["sampling_seconds"] = c.sampling_seconds;
     extra["waiting_seconds"] = c.waiting_seconds;
+    extra["forward_threads"] = static_cast<double>(c.threads);
     extra["kv_allocated_bytes"] = static_cast<double>(engine.pool().allocated_bytes());
     extra["packed_weight_bytes"] = static_cast<double>(engine.model().packed_bytes());
     extra["page_copies"] = static_cast<double>(cells.copies);

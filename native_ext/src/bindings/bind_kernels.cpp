@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 
+#include "attention/attention.h"
 #include "kernels/activations.h"
 #include "bindings/bindings.h"
 #include "system/errors.h"
@@ -184,6 +185,12 @@ std::vector<std::string> usable_kernels(bool emulated) {
     return names;
 }
 
+// The tables that go with the kernels of that name: (multiplication, attention, rows).
+py::tuple kernel_tables(const std::string& name) {
+    const Kernels* kernels = choose_kernels(name);
+    return py::make_tuple(kernels == nullptr ? "ggml" : kernels->name, attention_kernels_of(kernels).name, row_kernels_of(kernels).name);
+}
+
 // int32 (16, 16): what lies in a tile's memory after `times` products of tiles 1 and 2 were added to tile `sums`, all loaded with that
 // configuration (64 bytes) from int8 (16, 64), and the sums stored. Zero where nothing was stored.
 py::array_t<int32_t> emulated_product(const py::array_t<int8_t, py::array::c_style | py::array::forcecast>& left,
@@ -230,6 +237,7 @@ void bind_kernels(py::module_& m) {
             return out;
         });
     m.def("usable_kernels", &usable_kernels, py::arg("emulated") = false);
+    m.def("kernel_tables", &kernel_tables, py::arg("kernels") = "auto");
     m.def("faulty_kernels_pass", &faulty_kernels_pass, py::arg("fault"));
     m.def("multiply", &multiply, py::arg("parts"), py::arg("x"), py::arg("kernels") = "auto", py::arg("threads") = 1, py::arg("repeat") = 1,
           py::arg("before") = "", py::arg("weight") = std::vector<float>{}, py::arg("epsilon") = 0.0f, py::arg("add") = false);

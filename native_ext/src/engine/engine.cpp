@@ -184,6 +184,7 @@ std::vector<Output> Engine::forward(std::span<const Entry> batch) {
     const double seconds = seconds_since(start);
     counters_.seconds += seconds;
     counters_.waiting_seconds += shift.waited();
+    counters_.threads += threads;
     // ggml's threads work or spin all the time, if they have their cores.
     const double lost = forward_.ggml_multiplies() ? seconds - cpu.of_process() / threads
                                                    : std::max(shift.waited(), seconds - cpu.of_thread());

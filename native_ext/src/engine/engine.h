@@ -54,6 +54,7 @@ struct EngineCounters {
     double seconds = 0.0;          // within forward()
     double sampling_seconds = 0.0; // of these, in the sampler
     double waiting_seconds = 0.0;  // of these, the first thread's for others
+    int64_t threads = 0;           // that did the forwards, added up
 };
 
 class Engine {
