@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from benchmarks.comparing.plan import Plan, compare  # noqa: E402
+from benchmarks.comparing.plan import Comparison, Plan  # noqa: E402
 from benchmarks.comparing.tables import goals, render  # noqa: E402
 
 #: Between these, a document's tables are replaced.
@@ -28,7 +28,8 @@ BEGIN, END = "<!-- figures: written by benchmarks/compare.py -->", "<!-- end of 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the goals' cases only, fewer rounds: within 5 minutes")
+    parser.add_argument("--quick", action="store_true", help="the goals' cases only, at most five rounds of each")
+    parser.add_argument("--force", choices=("avx2",), help="keep every side that allows it to this instruction set")
     parser.add_argument("--json", type=Path, help="write every figure and ratio to this file")
     parser.add_argument("--markdown", type=Path, help="write the tables to this file")
     parser.add_argument("--docs", type=Path, help="put the tables between the marks of this document")
@@ -41,7 +42,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         choices=("native", "wheel", "both"),
         help="builds of llama.cpp (default: both; with --quick native, or wheel where that is not built)",
     )
-    parser.add_argument("--minutes", type=float, help="begin no case after this long (default 13.5; 4.3 with --quick)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="what the run may take (default 13.5; 4 with --quick): the less, the fewer rounds; no case is left out",
+    )
     parser.add_argument("--smoke", action="store_true", help="one round of two steps: does it run at all?")
     return parser.parse_args(arguments)
 
@@ -55,10 +60,11 @@ def main() -> int:
         began = time.monotonic()
         plan = Plan(
             quick=given.quick, smoke=given.smoke, threads=given.threads, models=given.models, cases=given.cases,
-            llama=given.llama or ("native" if given.quick else "both"),
-            minutes=given.minutes or (4.3 if given.quick else 13.5),
+            llama=given.llama, minutes=given.minutes or (4.0 if given.quick else 13.5), force=given.force,
         )  # fmt: skip
-        report = compare(plan, say=lambda line: print(f"[{time.monotonic() - began:5.0f} s] {line}", flush=True))
+        report = Comparison(
+            plan, say=lambda line: print(f"[{time.monotonic() - began:5.0f} s] {line}", flush=True)
+        ).run()
     text = render(report)
     print("\n" + (text if given.render is None else goals(report)))
     if given.json is not None:

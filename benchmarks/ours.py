@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,7 +28,10 @@ class Ours:
         self._folder = tempfile.TemporaryDirectory(prefix="tokenloom-benchmark-")
         self.server = ValkeyServer()
         self.server.start()
-        settings = {"model": model, "threads": threads, "kv_bytes": kv_bytes, "heartbeat": HEARTBEAT}
+        kernels = os.environ.get("TOKENLOOM_KERNELS", "auto")
+        settings = {
+            "model": model, "threads": threads, "kv_bytes": kv_bytes, "heartbeat": HEARTBEAT, "kernels": kernels,
+        }  # fmt: skip
         log = Path(self._folder.name) / "worker.log"
         self.worker = WorkerProcess(self.server.url, log, name=NAME, settings=settings)
         self.worker.start()

@@ -1,11 +1,12 @@
 // What this machine can do at most: int8 products summed into int32, float32 FMAs, reads from L2 and from memory.
 //
-//   peak THREADS...    prints a JSON list with one object for each number of threads:
-//                      {"threads": 1, "vnni": GOPS, "fma": GFLOPS, "l2": GB/s, "memory": GB/s}
+//   peak all|SET[,SET...] THREADS...    prints a JSON list with one object for each number of threads:
+//                      {"threads": 1, "products": {SET: GOPS, ...}, "fma": {WIDTH: GFLOPS, ...}, "l2": GB/s, "memory": GB/s}
 //
-// Each figure is the best of several short runs in which all threads begin together and run for the same time; a thread's
-// rate in a run is the median of many short spells, so that a spell in which something else had the core does not count. Built by
-// roofline.py with -march=native, so that each loop uses the widest instruction there is.
+// SETs are avx512_vnni, avx_vnni and avx2, WIDTHs avx512, avx2 and plain, each where this CPU has it and, of sets, where it is asked
+// for. Each figure is the best of several short runs in which all threads begin together and run for the same time; a thread's
+// rate in a run is the median of many short spells, so that a spell in which something else had the core does not count.
+// Every loop is built for its own instruction set, whatever the compiler takes for the rest.
 
 #include <algorithm>
 #include <atomic>
@@ -14,11 +15,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -27,16 +31,74 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Words = uint64_t __attribute__((vector_size(64)));
 
-constexpr auto kTime = std::chrono::milliseconds(80);
-constexpr int kRuns = 5;
+constexpr auto kTime = std::chrono::milliseconds(60);
+constexpr int kRuns = 4;
 constexpr int kLanes = 12;  // independent sums: more than latency times throughput anywhere
+constexpr int kRounds = 20000;
 
 std::atomic<uint64_t> sink{0};
 
-// Multiplications and additions of one round of int8 products.
-#if defined(__AVX512VNNI__)
-constexpr double kProducts = kLanes * 64 * 2.0;
-void products(int rounds) {
+// So many rounds of a loop, each of `work` multiplications and additions.
+struct Loop {
+    const char* name;
+    bool (*usable)();
+    void (*run)(int rounds);
+    double work;
+};
+
+bool always() { return true; }
+
+// Sums are unrolled wherever they are used, or they stay in memory and every round writes them.
+#define TOKENLOOM_FMA(vector_floats, ...)                                             \
+    using Lane = float __attribute__((vector_size(vector_floats * 4)));               \
+    Lane sums[kLanes], a = {}, b = {};                                                \
+    a += 0.5f;                                                                        \
+    b += 1.5f;                                                                        \
+    __asm__ volatile("" : "+m"(a), "+m"(b));                                          \
+    const Lane x = a, y = b;                                                          \
+    _Pragma("GCC unroll 12") for (int lane = 0; lane < kLanes; ++lane) {              \
+        sums[lane] = x * static_cast<float>(lane); /* all different, or one would do for all */ \
+    }                                                                                 \
+    for (int i = 0; i < rounds; ++i) {                                                \
+        _Pragma("GCC unroll 12") for (auto& sum : sums) {                             \
+            sum = sum * x + y; /* contracted into an FMA */                           \
+        }                                                                             \
+    }                                                                                 \
+    _Pragma("GCC unroll 12") for (auto& sum : sums) {                                 \
+        sink += static_cast<uint64_t>(sum[0]);                                        \
+    }
+
+#define TOKENLOOM_READ()                                  \
+    Words sums[8] = {};                                   \
+    for (size_t i = 0; i + 8 <= count; i += 8) {          \
+        _Pragma("GCC unroll 8") for (size_t k = 0; k < 8; ++k) { \
+            sums[k] ^= from[i + k];                       \
+        }                                                 \
+    }                                                     \
+    _Pragma("GCC unroll 8") for (auto& sum : sums) {      \
+        sink += sum[0] + sum[7];                          \
+    }
+
+void fma_plain(int rounds) { TOKENLOOM_FMA(4) }
+void read_plain(const Words* from, size_t count) { TOKENLOOM_READ() }
+
+#if defined(__x86_64__)
+
+bool cpu_has(unsigned leaf, unsigned part, int word, int bit) {
+    unsigned registers[4] = {};
+    if (part > 0 && (!__get_cpuid_count(leaf, 0, &registers[0], &registers[1], &registers[2], &registers[3]) || registers[0] < part)) {
+        return false;
+    }
+    return __get_cpuid_count(leaf, part, &registers[0], &registers[1], &registers[2], &registers[3]) != 0 && (registers[word] >> bit & 1) != 0;
+}
+
+// The compiler's own test looks at what the system saves as well; newer features it may not know by name.
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx512() { return has_avx2() && __builtin_cpu_supports("avx512f"); }
+bool has_avx512_vnni() { return has_avx512() && cpu_has(7, 0, 2, 11); }
+bool has_avx_vnni() { return has_avx2() && cpu_has(7, 1, 0, 4); }
+
+__attribute__((target("avx512f,avx512bw"))) void products_avx512_vnni(int rounds) {
     __m512i sums[kLanes], a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(-5);
 #pragma GCC unroll 12
     for (auto& sum : sums) {
@@ -45,18 +107,17 @@ void products(int rounds) {
     for (int i = 0; i < rounds; ++i) {
 #pragma GCC unroll 12
         for (auto& sum : sums) {
-            asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+            __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
         }
     }
 #pragma GCC unroll 12
-    for (auto& sum : sums) {  // unrolled too, or the sums stay in memory and every round writes them
+    for (auto& sum : sums) {
         sink += static_cast<uint64_t>(_mm512_reduce_add_epi32(sum));
     }
 }
-#elif defined(__AVX2__)
-constexpr double kProducts = kLanes * 32 * 2.0;
-void products(int rounds) {
-    __m256i sums[kLanes], a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(-5), ones = _mm256_set1_epi16(1);
+
+__attribute__((target("avx2"))) void products_avx_vnni(int rounds) {
+    __m256i sums[kLanes], a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(-5);
 #pragma GCC unroll 12
     for (auto& sum : sums) {
         sum = _mm256_setzero_si256();
@@ -64,68 +125,73 @@ void products(int rounds) {
     for (int i = 0; i < rounds; ++i) {
 #pragma GCC unroll 12
         for (auto& sum : sums) {
-#if defined(__AVXVNNI__)
-            asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
-            static_cast<void>(ones);
-#else
-            __m256i pairs;
-            asm volatile("vpmaddubsw %2, %1, %0" : "=x"(pairs) : "x"(a), "x"(b));
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
-#endif
+            __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
         }
     }
 #pragma GCC unroll 12
-    for (auto& sum : sums) {  // unrolled too, or the sums stay in memory and every round writes them
+    for (auto& sum : sums) {
         sink += static_cast<uint64_t>(_mm256_extract_epi32(sum, 0));
     }
 }
-#else
-constexpr double kProducts = 0;
-void products(int rounds) { sink += static_cast<uint64_t>(rounds); }
-#endif
 
-#if defined(__AVX512F__)
-constexpr int kFloats = 16;
-#else
-constexpr int kFloats = 8;
-#endif
-using Lane = float __attribute__((vector_size(kFloats * 4)));
-
-void fused(int rounds) {
-    Lane sums[kLanes], a = {}, b = {};
-    a += 0.5f;
-    b += 1.5f;
-    asm volatile("" : "+m"(a), "+m"(b));
-    const Lane x = a, y = b;
-#pragma GCC unroll 12
-    for (int lane = 0; lane < kLanes; ++lane) {
-        sums[lane] = x * static_cast<float>(lane);  // all different, or one would do for all
+// Pairs of products in int16, of which four fit before they must be widened: no format of weights may widen more seldom, so
+// that no kernel can be quicker than this.
+constexpr int kSums = 8;
+constexpr int kPairs = 4;
+__attribute__((target("avx2"))) void products_avx2(int rounds) {
+    __m256i sums[kSums], a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(-5), ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 8
+    for (auto& sum : sums) {
+        sum = _mm256_setzero_si256();
     }
     for (int i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
+#pragma GCC unroll 8
         for (auto& sum : sums) {
-            sum = sum * x + y;  // contracted into an FMA
+            __m256i pairs;
+            __asm__ volatile("vpmaddubsw %2, %1, %0" : "=x"(pairs) : "x"(a), "x"(b));
+#pragma GCC unroll 4
+            for (int pair = 1; pair < kPairs; ++pair) {
+                __m256i more;
+                __asm__ volatile("vpmaddubsw %2, %1, %0" : "=x"(more) : "x"(a), "x"(b));
+                pairs = _mm256_add_epi16(pairs, more);
+            }
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
         }
     }
-#pragma GCC unroll 12
-    for (auto& sum : sums) {  // unrolled too, or the sums stay in memory and every round writes them
-        sink += static_cast<uint64_t>(sum[0]);
+#pragma GCC unroll 8
+    for (auto& sum : sums) {
+        sink += static_cast<uint64_t>(_mm256_extract_epi32(sum, 0));
     }
 }
 
+__attribute__((target("avx2,fma"))) void fma_avx2(int rounds) { TOKENLOOM_FMA(8) }
+__attribute__((target("avx512f"))) void fma_avx512(int rounds) { TOKENLOOM_FMA(16) }
+__attribute__((target("avx2"))) void read_avx2(const Words* from, size_t count) { TOKENLOOM_READ() }
+__attribute__((target("avx512f"))) void read_avx512(const Words* from, size_t count) { TOKENLOOM_READ() }
+
+constexpr Loop kProducts[] = {
+    {"avx512_vnni", has_avx512_vnni, products_avx512_vnni, kLanes * 64 * 2.0},
+    {"avx_vnni", has_avx_vnni, products_avx_vnni, kLanes * 32 * 2.0},
+    {"avx2", has_avx2, products_avx2, kSums * kPairs * 32 * 2.0},
+};
+constexpr Loop kFmas[] = {
+    {"avx512", has_avx512, fma_avx512, kLanes * 16 * 2.0},
+    {"avx2", has_avx2, fma_avx2, kLanes * 8 * 2.0},
+    {"plain", always, fma_plain, kLanes * 4 * 2.0},
+};
+
 void read(const Words* from, size_t count) {
-    Words sums[8] = {};
-    for (size_t i = 0; i + 8 <= count; i += 8) {
-#pragma GCC unroll 8
-        for (size_t k = 0; k < 8; ++k) {
-            sums[k] ^= from[i + k];
-        }
-    }
-#pragma GCC unroll 12
-    for (auto& sum : sums) {  // unrolled too, or the sums stay in memory and every round writes them
-        sink += sum[0] + sum[7];
-    }
+    static const auto widest = has_avx512() ? read_avx512 : has_avx2() ? read_avx2 : read_plain;
+    widest(from, count);
 }
+
+#else
+
+void read(const Words* from, size_t count) { read_plain(from, count); }
+
+constexpr Loop kFmas[] = {{"plain", always, fma_plain, kLanes * 4 * 2.0}};
+
+#endif
 
 // Units of work a second of all threads together, the best of several runs; `work` does some and says how much.
 double rate(int threads, const std::function<double(int)>& work) {
@@ -196,23 +262,45 @@ double read_rate(int threads, size_t bytes) {
     return found;
 }
 
+// `"name": billions a second, ...` of those that this CPU has and `wanted` names.
+template <typename Loops>
+std::string rates(const Loops& loops, int threads, const std::string& wanted) {
+    std::string out;
+    for (const Loop& loop : loops) {
+        if (loop.usable() && (wanted == "all" || ("," + wanted + ",").find("," + std::string(loop.name) + ",") != std::string::npos)) {
+            const double found = rate(threads, [&](int) { loop.run(kRounds); return loop.work * kRounds; });
+            char text[80];
+            std::snprintf(text, sizeof text, "%s\"%s\": %.1f", out.empty() ? "" : ", ", loop.name, found / 1e9);
+            out += text;
+        }
+    }
+    return out;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+    if (argc < 3) {
+        std::fprintf(stderr, "usage: peak all|SET[,SET...] THREADS...\n");
+        return 2;
+    }
     std::printf("[");
-    for (int i = 1; i < argc; ++i) {
+    for (int i = 2; i < argc; ++i) {
         const int threads = std::atoi(argv[i]);
         if (threads < 1 || threads > 1024) {
             std::fprintf(stderr, "threads must be a number from 1 to 1024, not '%s'\n", argv[i]);
             return 2;
         }
-        constexpr int kRounds = 20000;
-        const double vnni = rate(threads, [](int) { products(kRounds); return kProducts * kRounds; });
-        const double fma = rate(threads, [](int) { fused(kRounds); return kLanes * kFloats * 2.0 * kRounds; });
+#if defined(__x86_64__)
+        const std::string products = rates(kProducts, threads, argv[1]);
+#else
+        const std::string products;
+#endif
+        const std::string fmas = rates(kFmas, threads, "all");
         const double l2 = read_rate(threads, size_t{384} << 10);
         const double memory = read_rate(threads, size_t{192} << 20);
-        std::printf("%s{\"threads\": %d, \"vnni\": %.1f, \"fma\": %.1f, \"l2\": %.1f, \"memory\": %.2f}", i > 1 ? ", " : "", threads,
-                    vnni / 1e9, fma / 1e9, l2 / 1e9, memory / 1e9);
+        std::printf("%s{\"threads\": %d, \"products\": {%s}, \"fma\": {%s}, \"l2\": %.1f, \"memory\": %.2f}", i > 2 ? ", " : "", threads,
+                    products.c_str(), fmas.c_str(), l2 / 1e9, memory / 1e9);
     }
     std::printf("]\n");
     return 0;

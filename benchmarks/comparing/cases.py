@@ -8,8 +8,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+from benchmarks.comparing.budget import Share
 from benchmarks.comparing.field import Answer, Field, Question, alternate
+from benchmarks.comparing.spread import spread
 from benchmarks.sides.handle import SideLost
 from benchmarks.sides.shapes import tokens
 
@@ -18,28 +21,27 @@ OURS = "tokenloom"
 #: Our engine kept to AVX2: runs in the case of its goal alone.
 FORCED = "tokenloom (AVX2)"
 
-#: A case of more tokens in cells than this gets two rounds at most.
-LONG = 20_000
+#: Of a case whose figures come of one round.
+ONCE = Share(0.0, 1)
 #: Ends the names of sides that are a loop around an engine.
 BY_HAND = "by hand"
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: rounds, steps of a decode round, seconds of one at most, seconds of tuning a peer."""
+    """How much is measured: steps of a decode round, and seconds of one at most."""
 
-    rounds: int
     steps: int
     seconds: float
-    tuning: float
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked. ``name`` is unique within a model."""
+    """What is asked. ``name`` is unique within a model; ``weight`` is the part of a run's time that it is given."""
 
     name: str
     title: str
+    weight: float
 
 
 @dataclass(frozen=True)
@@ -48,17 +50,15 @@ class Decode(Case):
 
     levels: tuple[tuple[int, int], ...]
 
-    def run(self, ring: Field, effort: Effort) -> dict[str, Answer]:
+    def run(self, ring: Field, effort: Effort, share: Share) -> dict[str, Answer]:
         """The median step of each round."""
-        cells = sum(count * own for count, own in self.levels)
+        tuning = share.tuning(sum(name.startswith("llama.cpp") for name in ring.names))
         return alternate(
             ring,
-            min(effort.rounds, 2) if cells > LONG else effort.rounds,
+            share,
             lambda turn: Question("decode", {"steps": effort.steps, "seconds": effort.seconds}),
             lambda answer: 1000 * statistics.median(answer["seconds"]),
-            prepare=Question(
-                "plant", {"levels": [list(level) for level in self.levels], "seconds": effort.tuning, "within": 400}
-            ),
+            prepare=Question("plant", {"levels": [list(level) for level in self.levels], "seconds": tuning}),
             only=lambda name: name != FORCED or self.name == "decode 32 x 16",
         )
 
@@ -69,22 +69,20 @@ class Prefill(Case):
 
     tokens: int
 
-    def run(self, ring: Field, effort: Effort) -> dict[str, Answer]:
+    def run(self, ring: Field, effort: Effort, share: Share) -> dict[str, Answer]:
         """Each round has another prompt."""
         return alternate(
             ring,
-            min(effort.rounds, 2) if self.tokens > 1024 else effort.rounds,
-            lambda turn: Question(
-                "prefill", {"count": self.tokens, "name": f"prefill {turn}", "tune": self.tunes(turn)}
-            ),
+            share,
+            lambda turn: Question("prefill", {"count": self.tokens, "name": f"prefill {turn}", "tune": False}),
             lambda answer: 1000 * float(answer["seconds"][0]),
-            prepare=Question("prefill", {"count": 64, "name": "warm", "tune": False}),
+            prepare=Question("prefill", self.warming()),
             only=lambda name: name != FORCED,
         )
 
-    def tunes(self, turn: int) -> bool:
-        """Whether a peer tries its settings first: once, and for a long prompt not again after the short one's."""
-        return turn == 0 and self.tokens <= 1024
+    def warming(self) -> dict[str, Any]:
+        """What goes before the first round: peers try their settings, unless the prompt is long; the short one's do."""
+        return {"count": self.tokens if self.tokens <= 1024 else 64, "name": "warm", "tune": self.tokens <= 1024}
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class EndToEnd(Case):
     prompt: int
     answer: int
 
-    def run(self, ring: Field, effort: Effort) -> dict[str, Answer]:
+    def run(self, ring: Field, effort: Effort, share: Share) -> dict[str, Answer]:
         """Each round has other prompts, so that no cache of prompts helps."""
 
         def prompts(label: str) -> list[list[int]]:
@@ -108,7 +106,7 @@ class EndToEnd(Case):
 
         return alternate(
             ring,
-            effort.rounds,
+            share,
             lambda turn: Question("generate", {"prompts": prompts(f"round {turn}"), "count": self.answer}),
             checked,
             prepare=Question("generate", {"prompts": prompts("warm")[:4], "count": 4}),
@@ -124,17 +122,17 @@ class Mixed(Case):
     answer: int
     window: float
 
-    def run(self, ring: Field, effort: Effort) -> dict[str, Answer]:
+    def run(self, ring: Field, effort: Effort, share: Share) -> dict[str, Answer]:
         """One round: its figures are over all chats and tokens. The median shown is that of first tokens."""
         chance = random.Random(7)
         arrivals = sorted(chance.uniform(0, self.window) for _ in range(self.chats))
         prompts = [tokens(f"chat {number}", self.prompt) for number in range(self.chats)]
         return alternate(
             ring,
-            1,
+            ONCE,
             lambda turn: Question("chats", {"arrivals": arrivals, "prompts": prompts, "count": self.answer}),
-            lambda answer: spread(arrivals, answer["times"])["first_p50"],
-            details=lambda answer: spread(arrivals, answer["times"]),
+            lambda answer: waits(arrivals, answer["times"])["first_p50"],
+            details=lambda answer: waits(arrivals, answer["times"]),
             only=is_served,
         )
 
@@ -151,12 +149,12 @@ class Restart(Case):
     prompt: int
     so_far: int
 
-    def run(self, ring: Field, effort: Effort) -> dict[str, Answer]:
+    def run(self, ring: Field, effort: Effort, share: Share) -> dict[str, Answer]:
         """One round."""
         prompts = [tokens(f"restart {number}", self.prompt) for number in range(self.sessions)]
         found = alternate(
             ring,
-            1,
+            ONCE,
             lambda turn: Question("restart", {"prompts": prompts, "count": self.so_far}),
             middle,
             only=lambda name: name.startswith(OURS),
@@ -172,14 +170,14 @@ class Restart(Case):
         told = [[*prompt, *tokens(f"told {number}", self.so_far)] for number, prompt in enumerate(prompts)]
         began = time.time()
         try:
-            with Field({name: ring.entrant(name)}) as alone:
+            with Field({name: ring.entrant(name)}, ring.budget) as alone:
                 if alone.absent:
                     return {"missing": alone.absent[name]}
                 answer = alone.ask(name, "first_tokens", prompts=told)
         except SideLost as error:
             return {"missing": str(error)}
         figure = middle({"seconds": [at - began for at in answer["at"]]})
-        return {"median": figure, "rounds": [figure]}
+        return {**spread([figure]), "rounds": [figure]}
 
 
 def is_served(name: str) -> bool:
@@ -192,7 +190,7 @@ def middle(answer: Answer) -> float:
     return float(statistics.median(answer["seconds"]))
 
 
-def spread(arrivals: Sequence[float], times: Sequence[Sequence[float]]) -> dict[str, float]:
+def waits(arrivals: Sequence[float], times: Sequence[Sequence[float]]) -> dict[str, float]:
     """Milliseconds: to the first token, and from each token to the next, p50 and p99."""
     first = [1000 * (seen[0] - arrival) for arrival, seen in zip(arrivals, times, strict=True)]
     between = [1000 * (b - a) for seen in times for a, b in pairwise(seen)]
@@ -212,19 +210,21 @@ def percentile(values: Sequence[float], of: float) -> float:
 AnyCase = Decode | Prefill | EndToEnd | Mixed | Restart
 
 
-def independent(sessions: int, context: int) -> Decode:
+def independent(sessions: int, context: int, weight: float) -> Decode:
     """Sessions that share nothing."""
     title = f"decode, {sessions} session{'s' if sessions > 1 else ''} x {context} tokens"
-    return Decode(f"decode {sessions} x {context}", title, ((sessions, context),))
+    return Decode(f"decode {sessions} x {context}", title, weight, ((sessions, context),))
 
 
-SHORT = [independent(1, 16), independent(8, 16), independent(32, 16)]
-PREFILL_512 = Prefill("prefill 512", "prefill of 512 tokens", 512)
-PREFILL_4096 = Prefill("prefill 4096", "prefill of 4,096 tokens", 4096)
-CLONES = Decode("clones", "decode, 32 clones of a 2,048-token prefix, 32 private tokens each", ((1, 2048), (32, 32)))
-TREE = Decode(
-    "tree", "decode, 32 leaves of a tree of clones: 1,024, 4 x 256, 32 x 32 tokens", ((1, 1024), (4, 256), (32, 32))
-)
-END_TO_END = EndToEnd("end to end", "32 sessions, 128 tokens in, 64 out", 32, 128, 64)
-MIXED = Mixed("mixed", "32 chats arriving at random within 12 s, 300 tokens in, 100 out", 32, 300, 100, 12.0)
-RESTART = Restart("restart", "restart of 32 sessions with 144 tokens each", 32, 128, 16)
+# Weights: about the seconds that preparing and three rounds take on two cores.
+SHORT = [independent(1, 16, 3), independent(8, 16, 5), independent(32, 16, 11)]
+LONG = independent(32, 1024, 32)
+PREFILL_512 = Prefill("prefill 512", "prefill of 512 tokens", 12, 512)
+PREFILL_4096 = Prefill("prefill 4096", "prefill of 4,096 tokens", 60, 4096)
+CLONES_TITLE = "decode, 32 clones of a 2,048-token prefix, 32 private tokens each"
+CLONES = Decode("clones", CLONES_TITLE, 40, ((1, 2048), (32, 32)))
+TREE_TITLE = "decode, 32 leaves of a tree of clones: 1,024, 4 x 256, 32 x 32 tokens"
+TREE = Decode("tree", TREE_TITLE, 35, ((1, 1024), (4, 256), (32, 32)))
+END_TO_END = EndToEnd("end to end", "32 sessions, 128 tokens in, 64 out", 90, 32, 128, 64)
+MIXED = Mixed("mixed", "32 chats arriving at random within 12 s, 300 tokens in, 100 out", 70, 32, 300, 100, 12.0)
+RESTART = Restart("restart", "restart of 32 sessions with 144 tokens each", 35, 32, 128, 16)

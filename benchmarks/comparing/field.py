@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-import statistics
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from benchmarks.comparing.budget import Budget, Share
+from benchmarks.comparing.spread import spread
+from benchmarks.comparing.turns import turns
 from benchmarks.sides.handle import Side, SideLost, started
 
 Answer = dict[str, Any]
 
+OVER = "the run's time was over"
+#: What sides say beside their figures that is kept.
+NOTED = ("settings", "tried_ms", "outside_forward", "threads")
+
 
 @dataclass(frozen=True)
 class Entrant:
-    """How a side is started. ``otherwise``: changed settings to try when it does not start as it comes."""
+    """How a side is started. ``otherwise``: changed settings to try when it does not start as it comes.
+
+    ``left_out``: why it is not, if it is not.
+    """
 
     kind: str
     settings: Mapping[str, Any]
     environment: Mapping[str, str] = field(default_factory=dict)
     otherwise: Mapping[str, Any] | None = None
+    left_out: str = ""
 
 
 class Field:
     """All sides of one model file. ``absent`` says why one that was meant to be here is not."""
 
-    def __init__(self, entrants: Mapping[str, Entrant]) -> None:
+    def __init__(self, entrants: Mapping[str, Entrant], budget: Budget) -> None:
         self._entrants = dict(entrants)
+        self.budget = budget
         self._sides: dict[str, Side] = {}
         self.absent: dict[str, str] = {}
         self.about: dict[str, Answer] = {}
@@ -49,9 +61,13 @@ class Field:
         return list(self._sides)
 
     def ask(self, name: str, method: str, /, **arguments: Any) -> Answer:
-        """See Side.ask. A side that died over it is started again for whatever is asked next."""
+        """See Side.ask; returns when the side rests. One that died over it is started again for what is asked next."""
+        if self.budget.over:
+            raise SideLost(OVER)
         try:
-            return self._sides[name].ask(method, **arguments)
+            answer = self._sides[name].ask(method, within=self.budget.patience(), **arguments)
+            self._sides[name].settle()
+            return answer
         except SideLost:
             if not self._sides[name].alive:
                 self._sides.pop(name).close()
@@ -67,7 +83,17 @@ class Field:
 
     def _start(self, name: str) -> None:
         entrant = self._entrants[name]
-        side = started(entrant.kind, entrant.settings, otherwise=entrant.otherwise, environment=entrant.environment)
+        if entrant.left_out:
+            raise SideLost(entrant.left_out)
+        if self.budget.over:
+            raise SideLost(OVER)
+        side = started(
+            entrant.kind,
+            entrant.settings,
+            otherwise=entrant.otherwise,
+            environment=entrant.environment,
+            start=self.budget.patience(),
+        )
         self._sides[name] = side
         self.about[name] = side.about
 
@@ -80,19 +106,31 @@ class Question:
     arguments: Mapping[str, Any]
 
 
+class Ring(Protocol):
+    """What alternate() needs of a Field."""
+
+    absent: dict[str, str]
+
+    @property
+    def names(self) -> list[str]: ...
+
+    def ask(self, name: str, method: str, /, **arguments: Any) -> Answer: ...
+
+
 def alternate(
-    ring: Field,
-    rounds: int,
+    ring: Ring,
+    share: Share,
     ask: Callable[[int], Question],
     figure: Callable[[Answer], float],
     *,
     prepare: Question | None = None,
     details: Callable[[Answer], Answer] = lambda answer: {},
     only: Callable[[str], bool] = lambda name: True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Answer]:
-    """Ask every side in turn, ``rounds`` times, beginning with another every time.
+    """Ask every side in turn, in another order every round, as many rounds as the share of the time allows.
 
-    Side -> {"median", "rounds", what it said of its settings, and the last answer's ``details``} or {"missing": why}.
+    Side -> a Spread, "rounds", what it said of its settings, and the last answer's ``details``, or {"missing": why}.
     """
     found: dict[str, Answer] = {name: {"missing": why} for name, why in ring.absent.items() if only(name)}
     running = [name for name in ring.names if only(name)]
@@ -106,19 +144,23 @@ def alternate(
             found[name] = {"missing": str(lost)}
             running.remove(name)
             return None
-        notes[name].update({key: answer[key] for key in ("settings", "tried_ms", "outside_forward") if key in answer})
+        notes[name].update({key: answer[key] for key in NOTED if key in answer})
         return answer
 
+    began = clock()
     if prepare is not None:
         for name in list(running):
             one(name, prepare)
-    for turn in range(rounds):
-        first = turn % max(1, len(running))
-        for name in running[first:] + running[:first]:
+    turn, last = 0, 0.0
+    while turn == 0 or (running and share.goes_on(turn, clock() - began, last)):
+        last = -clock()
+        for name in turns(running, turn):
             answer = one(name, ask(turn))
             if answer is not None:
                 figures[name].append(figure(answer))
                 notes[name].update(details(answer))
+        turn += 1
+        last += clock()
     for name in running:
-        found[name] = {"median": statistics.median(figures[name]), "rounds": figures[name], **notes[name]}
+        found[name] = {**spread(figures[name]), "rounds": figures[name], **notes[name]}
     return found

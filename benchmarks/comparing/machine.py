@@ -34,8 +34,18 @@ def machine() -> dict[str, Any]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": platform.platform(),
         "kernels": core.usable_kernels(),
+        "huge_pages": huge_pages(),
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def huge_pages() -> str:
+    """Who gets pages of 2 MiB: always, madvise (who asks), never; or unknown."""
+    try:
+        choices = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return "unknown"
+    return choices.partition("[")[2].partition("]")[0]
 
 
 def versions() -> dict[str, str]:

@@ -23,8 +23,15 @@ class EngineLlama:
     """One loaded model, and the context of the shape measured now."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """``settings``: model, threads, build (native, wheel), repack (llama.cpp's extra buffer types)."""
+        """``settings``: model, threads, build (native, wheel), repack (llama.cpp's extra buffer types).
+
+        ``without``: beginnings of what the build must not have among its features, or RuntimeError says that it has.
+        """
         self._library = llama_library.load(settings["build"])
+        self._features = llama_library.features(self._library)
+        beyond = [name for name in self._features if name.startswith(tuple(settings.get("without", [])))]
+        if beyond:
+            raise RuntimeError(f"left out: built with {', '.join(beyond)}, which nothing switches off")
         self._threads = settings["threads"]
         self._build = settings["build"]
         params = self._library.llama_model_default_params()
@@ -38,14 +45,18 @@ class EngineLlama:
         self._prefills: dict[tuple[int, bool], LlamaContext] = {}  # by length of the prompt and flash attention
 
     def about(self) -> dict[str, Any]:
-        features = self._library.llama_print_system_info().decode()
-        return {"version": self._build, "note": features, "best": list(self._best)}
+        return {
+            "version": llama_library.version(self._build), "threads": self._threads, "note": "",
+            "instructions": ", ".join(self._features),
+        }  # fmt: skip
 
     def plant(self, levels: list[list[int]], tune: bool = True, seconds: float = 60) -> dict[str, Any]:
         """Fill the tree's nodes in the quickest of the settings, as far as ``seconds`` allow to try them."""
         self._drop()
         alone = len(levels) == 1 and levels[0][0] == 1
-        wanted = [(False, True), (True, True), (False, False), (True, False)] if tune else [self._best]
+        every = [(False, True), (True, True), (False, False), (True, False)]
+        every.sort(key=lambda pair: pair != self._best)  # there may be time for the first only
+        wanted = every if tune else [self._best]
         if alone:
             wanted = [pair for pair in wanted if not pair[0]] or [(False, self._best[1])]
         began = time.perf_counter()

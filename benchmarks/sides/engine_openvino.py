@@ -32,12 +32,17 @@ class OpenVino:
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
             settings["model"], scheduler, "CPU", {"INFERENCE_NUM_THREADS": settings["threads"]}
         )
+        self._threads = settings["threads"]
         self._nodes: list[Node] = []
         self._leaves: list[Node] = []
         self._requests = 0
 
     def about(self) -> dict[str, Any]:
-        return {"version": openvino_genai.__version__, "note": "continuous batching, prefix caching on"}
+        able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return {
+            "version": f"openvino-genai {openvino_genai.__version__}", "threads": self._threads,
+            "note": "continuous batching, prefix caching on", "instructions": f"by CPUID: {', '.join(able)}",
+        }  # fmt: skip
 
     def plant(self, levels: list[list[int]], seconds: float = 0) -> dict[str, Any]:
         """Run every node's prompt once, parents first, so that later requests find its blocks."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.sides.shapes import Node, grow, tokens
-from tokenloom import native_ext
 from tokenloom.native_ext.engine import EngineSettings, Entry, Sampling
 from tokenloom.native_ext.ggml import GgmlEngine
+from tokenloom.native_ext.native import core
 
 GREEDY = Sampling(temperature=0)
 BATCH = 512
@@ -32,10 +34,10 @@ class EngineOurs:
         self._leaves: list[Node] = []
 
     def about(self) -> dict[str, Any]:
-        kernels, packed, others = self._engine._open.weights()
+        _, packed, others = self._engine._open.weights()
         return {
-            "version": getattr(native_ext, "__version__", ""), "note": f"kernels {kernels}", "packed": packed,
-            "by_ggml": others,
+            "version": f"tokenloom {version('tokenloom')}", "threads": self._engine.geometry.threads, "note": "",
+            "instructions": "kernels {}, attention {}, rows {}".format(*tables()), "packed": packed, "by_ggml": others,
         }  # fmt: skip
 
     def plant(self, levels: list[list[int]], seconds: float = 0) -> dict[str, Any]:
@@ -56,6 +58,7 @@ class EngineOurs:
         sequences = [self._at[leaf.number] for leaf in self._leaves]
         last = [[leaf.own[-1]] for leaf in self._leaves]
         times: list[float] = []
+        before = self._engine.stats
         while len(times) < 3 or (len(times) <= steps and sum(times) < seconds):
             began = time.perf_counter()
             out = self._engine.forward([Entry(s, t, GREEDY) for s, t in zip(sequences, last, strict=True)])
@@ -63,7 +66,9 @@ class EngineOurs:
             last = [[int(one.token or 0)] for one in out]
         for sequence, leaf in zip(sequences, self._leaves, strict=True):
             self._engine.rewind(sequence, leaf.length)
-        return {"seconds": times[1:]}
+        after = self._engine.stats
+        used = after.extra["forward_threads"] - before.extra["forward_threads"]
+        return {"seconds": times[1:], "threads": used / (after.forwards - before.forwards)}
 
     def prefill(self, count: int, name: str, tune: bool = True) -> dict[str, Any]:
         """Seconds from an empty sequence to the token behind a prompt of ``count``."""
@@ -82,6 +87,12 @@ class EngineOurs:
         for first in range(0, len(appended), BATCH):
             chunk = appended[first : first + BATCH]
             self._engine.forward([Entry(sequence, chunk, GREEDY if first + BATCH >= len(appended) else None)])
+
+
+def tables() -> tuple[str, str, str]:
+    """Kernels of multiplication, of attention and of rows, by the environment."""
+    found: tuple[str, str, str] = core.kernel_tables(os.environ.get("TOKENLOOM_KERNELS", "auto"))
+    return found
 
 
 def start(settings: dict[str, Any]) -> EngineOurs:

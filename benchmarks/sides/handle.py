@@ -9,12 +9,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+
+#: A side that rests has no thread that would run, so many times so many seconds apart.
+LOOKS, LOOK = 3, 0.015
 
 #: Words of a line of a dying process that says why.
 TELLING = ("error", "assert", "abort", "failed", "exception")
@@ -64,6 +68,14 @@ class Side:
     def ask(self, method: str, /, *, within: float = 300, **arguments: Any) -> dict[str, Any]:
         """Call a method of the side. Raises SideLost when it fails, dies or takes longer than ``within`` seconds."""
         return self._exchange({"method": method, "arguments": arguments}, within)
+
+    def settle(self, within: float = 1.0) -> None:
+        """Wait until it computes no more: threads may watch for work long after the answer. At most so many seconds."""
+        until = time.monotonic() + within
+        looks = 0
+        while looks < LOOKS and time.monotonic() < until:
+            looks = 0 if computes(self._process.pid) else looks + 1
+            time.sleep(LOOK)
 
     def close(self) -> None:
         """Let the side end; kill it, and all that it started, when it does not within ten seconds."""
@@ -115,19 +127,37 @@ def started(
     *,
     otherwise: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
+    start: float = 120,
 ) -> Side:
     """A side; should its process die at once, one with the settings of ``otherwise``, which its note then says.
 
     Raises SideLost.
     """
     try:
-        return Side(kind, settings, environment=environment)
+        return Side(kind, settings, environment=environment, start=start)
     except SideLost as lost:
         if otherwise is None or "its process" not in str(lost):
             raise
-        side = Side(kind, {**settings, **otherwise}, environment=environment)
-        side.about["note"] += f"; {otherwise}, for without it {lost}"
+        side = Side(kind, {**settings, **otherwise}, environment=environment, start=start)
+        side.about["note"] = "; ".join(filter(None, [side.about["note"], f"{otherwise}, for without it {lost}"]))
         return side
+
+
+def computes(session: int) -> bool:
+    """Whether a thread of a session's processes runs, or would on a free core. False where the system does not tell."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            if int(fields(process / "stat")[3]) == session:
+                for thread in (process / "task").iterdir():
+                    with suppress(OSError, IndexError):
+                        if fields(thread / "stat")[0] == "R":
+                            return True
+    return False
+
+
+def fields(stat: Path) -> list[str]:
+    """Of a process or thread, from its state on: the name before it may hold anything."""
+    return stat.read_text().rpartition(")")[2].split()
 
 
 def ended(code: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from ctypes import POINTER, Structure, c_bool, c_float, c_int, c_int8, c_int32, c_size_t, c_uint8, c_uint32, c_void_p
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,20 @@ def find(build: str) -> Path:
     if not found:
         raise FileNotFoundError("xllamacpp is not installed: pip install xllamacpp")
     return found[0]
+
+
+def version(build: str) -> str:
+    """Of the package that the library comes from; the native build is made of another's sources."""
+    if build == "wheel":
+        return f"xllamacpp {metadata.version('xllamacpp')}"
+    sources = sorted(path.name.removesuffix(".tar.gz") for path in NATIVE.parents[1].glob("*.tar.gz"))
+    return ", ".join(sources) or "unknown sources"
+
+
+def features(library: Any) -> list[str]:
+    """Instruction sets and other things that a build has, of ``NAME = 1 | NAME = 1``."""
+    parts = library.llama_print_system_info().decode().rpartition(" : ")[2].split("|")
+    return [name.strip() for name, _, value in (part.partition("=") for part in parts) if value.strip() == "1"]
 
 
 def load(build: str) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.ours import Ours
+from benchmarks.sides.engine_ours import tables
 from tokenloom.producer import Client, Session
 from tokenloom.schemas import TokensEvent
 
@@ -48,10 +50,15 @@ class RedisOurs:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """``settings``: model, threads, kv_bytes."""
+        self._threads = settings["threads"]
         self._ours = Ours(Path(settings["model"]), threads=settings["threads"], kv_bytes=settings["kv_bytes"])
 
     def about(self) -> dict[str, Any]:
-        return {"version": "", "note": "append-only file on, unix socket"}
+        return {
+            "version": f"tokenloom {version('tokenloom')}", "threads": self._threads,
+            "note": "append-only file on, unix socket",
+            "instructions": "kernels {}, attention {}, rows {}".format(*tables()),
+        }  # fmt: skip
 
     def generate(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
         """Continue every prompt by ``count`` tokens, all at once; with the share of cycles outside the forward."""

@@ -27,11 +27,15 @@ class ServerLlama:
         params.verbosity = -1
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
         self._server = xllamacpp.Server(params)
+        self._threads = settings["threads"]
         self._note = f"{'unified' if settings['unified'] else 'split'} cells"
         self.generate([[1, 2, 3, 4]], 2)
 
     def about(self) -> dict[str, Any]:
-        return {"version": version("xllamacpp"), "note": self._note}
+        return {
+            "version": f"xllamacpp {version('xllamacpp')}", "threads": self._threads, "note": self._note,
+            "instructions": "as the wheel's engine",
+        }  # fmt: skip
 
     def generate(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
         """Continue every prompt by ``count`` tokens, all at once."""
