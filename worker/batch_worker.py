@@ -132,7 +132,7 @@ class BatchWorker(BaseWorker):
         if self.get_redis_server_version() < OLDEST_REDIS:
             found, needed = (".".join(map(str, version)) for version in (self.get_redis_server_version(), OLDEST_REDIS))
             raise StartupError(f"tokenloom: Redis is {found}; {needed} or newer is needed")
-        self._lease.check_free()
+        self._say_back(self._lease.bury_last())  # before the load, during which a stop of its jobs would reach nobody
         outcomes = RedisOutcomes(self._finalizer, self.active)
         try:
             self.cycle = cycle = self._open_cycle(outcomes)
@@ -184,10 +184,12 @@ class BatchWorker(BaseWorker):
         Retrying(lambda: self._stop_requested)(self._be_born)
 
     def _be_born(self) -> None:
-        back = self._lease.take(blameless=self.birth_date is not None)
+        self._say_back(self._lease.take(blameless=self.birth_date is not None))
+        super().register_birth()
+
+    def _say_back(self, back: int) -> None:
         if back:
             self.log.info("tokenloom: %d jobs of the last worker named %s are back in their queues", back, self.name)
-        super().register_birth()
 
     def serialize(self) -> dict[str, Any]:
         """RQ's record of a worker, and which life of it this is; the scripts look for that."""
@@ -362,9 +364,11 @@ class BatchWorker(BaseWorker):
             payload = parse_payload(message)
             command = payload["command"]
             if command == "stop-job":
-                self._stop_job(self.active.get(str(payload.get("job_id"))), "job", payload.get("job_id"))
+                job = str(payload.get("job_id"))
+                self._stop_job(self.active.get(job), job)
             elif command == "stop-execution":
-                self.request_stop_execution(str(payload.get("execution_id")))
+                job, execution = str(payload.get("job_id")), str(payload.get("execution_id"))
+                self._stop_job(self.active.of_execution(execution), job, execution)
             elif command == "shutdown":
                 self.log.info("Received shutdown command.")
                 self.request_stop(signal.SIGINT, None)
@@ -382,15 +386,20 @@ class BatchWorker(BaseWorker):
 
     def request_stop_execution(self, execution_id: str) -> None:
         """Stop one of the worker's executions; from any thread."""
-        self._stop_job(self.active.of_execution(execution_id), "execution", execution_id)
+        known = self.executions.get(execution_id)
+        self._stop_job(self.active.of_execution(execution_id), known.job_id if known else "", execution_id)
 
-    def _stop_job(self, claimed: Claimed | None, what: str, id: object) -> None:
-        if claimed is None:
-            self.log.warning("Not working on %s %.64s, command ignored.", what, id)
-            return
-        self.notes.leave(Interrupt(claimed, "stopped"))
+    def _stop_job(self, claimed: Claimed | None, job: str, execution: str = "") -> None:
+        """Leave a note, and the wish in the job, for whoever has it by now or takes it next."""
         try:
-            self._source.remember_stop(claimed)  # whoever has the job next shall know, should we not get to it
+            if claimed is not None:
+                self.notes.leave(Interrupt(claimed, "stopped"))
+                self._source.remember_stop(claimed)
+            elif self._source.pass_on_stop(job, execution):
+                self.log.info("tokenloom: job %.64s is not at work here; whoever has it is told to stop it", job)
+            else:
+                what = f"execution {execution:.64}" if execution else f"job {job:.64}"
+                self.log.warning("Not working on %s, command ignored.", what)
         except Exception as error:
             if not transient(error):
                 raise

@@ -50,6 +50,7 @@ FIELDS = (
     b" retries_left retry_intervals repeats_left repeat_intervals dependency_ids dependency_id webhooks"
     b" success_callback_name failure_callback_name success_callback_timeout enqueue_at_front group_id"
     b" allow_dependency_failures worker_name rate_limit_key rate_limit_concurrency tokenloom_deaths tokenloom_large"
+    b" tokenloom_stop tokenloom_past"
 ).split()
 BYTES = st.one_of(
     st.binary(max_size=40),

@@ -215,6 +215,23 @@ def test_a_mark_does_not_live_for_ever(client: Client, worker: Any, redis: Redis
     assert 0 < redis.ttl(worker.keys.cancels("a")) <= 7 * 24 * 3600
 
 
+@pytest.mark.parametrize("status", ["failed", "stopped", "canceled", None])
+def test_cancelling_a_step_that_failed_leaves_no_mark_for_a_later_run(
+    client: Client, worker: Any, redis: Redis, status: str | None
+) -> None:
+    step = client.session("a").step("x", step_id="one")
+    worker.record("a", "one", StepRecord(base=0, appended=1, reason="error", began=1.0))
+    redis.hset("rq:job:one", "status", "scheduled")
+    assert step.cancel() is True, "RQ will try it again"
+    redis.delete(worker.keys.cancels("a"))
+    if status is None:
+        redis.delete("rq:job:one")
+    else:
+        redis.hset("rq:job:one", "status", status)
+    assert step.cancel() is False
+    assert not redis.exists(worker.keys.cancels("a"))
+
+
 def test_cancelling_a_step_that_is_over_changes_nothing(client: Client, worker: Any, redis: Redis) -> None:
     step = client.session("a").step("x")
     worker.remember(result_of(step.id))

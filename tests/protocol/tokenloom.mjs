@@ -12,10 +12,13 @@ const OVER = ["finished", "failed", "stopped", "canceled"];
 
 // The mark that asks a step to end; docs/protocol.md has it.
 const CANCEL = `
+local over = {finished = true, failed = true, stopped = true, canceled = true}
+local status = redis.call('HGET', ARGV[5], 'status')
+if status and over[status] then return 0 end
 local record = redis.call('HGET', ARGV[4], ARGV[1])
 if record then
   local reason = cmsgpack.unpack(record).reason
-  if reason and reason ~= 'error' then return 0 end
+  if reason and (reason ~= 'error' or not status) then return 0 end
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[3])
@@ -134,7 +137,7 @@ export class Producer {
 
   /** False when the step is over already. */
   async cancel({ id, session }) {
-    const given = [id, String(Date.now() / 1000), "604800", key(session, "steps")];
+    const given = [id, String(Date.now() / 1000), "604800", key(session, "steps"), `rq:job:${id}`];
     return (await this.redis("EVAL", CANCEL, "1", key(session, "cancels"), ...given)) === 1;
   }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ from rig import Rig
 
 from tokenloom.native_ext.engine import Engine, EngineSettings
 from tokenloom.native_ext.fake import FakeEngine
+from worker_process import WorkerProcess
+
+TESTS = str(Path(__file__).parent.parent)
 
 
 @pytest.fixture
@@ -53,3 +58,17 @@ def make_rig(redis: Redis, fake: Callable[..., Engine]) -> Iterator[Callable[...
 def rig(make_rig: Callable[..., Rig]) -> Rig:
     """One worker's cycle over a fake engine."""
     return make_rig()
+
+
+@pytest.fixture
+def scripted(make_worker: Callable[..., WorkerProcess]) -> Callable[..., WorkerProcess]:
+    """Makes worker processes with the scripted cycle."""
+
+    def make(*, start: bool = True, environment: dict[str, str] | None = None, **options: object) -> WorkerProcess:
+        worker = make_worker(start=False, engine="fake", **options)
+        worker.command[worker.command.index("-w") + 1] = "scripted_worker.ScriptedWorker"
+        path = os.pathsep.join(filter(None, [TESTS, os.environ.get("PYTHONPATH")]))
+        worker.environment.update(PYTHONPATH=path, **(environment or {}))
+        return worker.start() if start else worker
+
+    return make

@@ -53,7 +53,7 @@ def test_a_signal_before_the_load_means_none(
     redis: Redis, worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = packing_does(lambda: None, monkeypatch)
-    monkeypatch.setattr(worker._lease, "check_free", lambda: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(worker._lease, "bury_last", lambda: signal.raise_signal(signal.SIGTERM))
     assert worker.work(burst=True) is False
     assert reports == []
     assert not redis.exists("rq:workers")

@@ -18,22 +18,6 @@ from job_tools import KEYS, enqueue, ids, status
 from valkey_server import ValkeyServer
 from worker_process import WorkerProcess, rq_command
 
-TESTS = str(Path(__file__).parent.parent)
-
-
-@pytest.fixture
-def scripted(make_worker: Callable[..., WorkerProcess]) -> Callable[..., WorkerProcess]:
-    """Makes worker processes with the scripted cycle."""
-
-    def make(*, start: bool = True, environment: dict[str, str] | None = None, **options: object) -> WorkerProcess:
-        worker = make_worker(start=False, engine="fake", **options)
-        worker.command[worker.command.index("-w") + 1] = "scripted_worker.ScriptedWorker"
-        path = os.pathsep.join(filter(None, [TESTS, os.environ.get("PYTHONPATH")]))
-        worker.environment.update(PYTHONPATH=path, **(environment or {}))
-        return worker.start() if start else worker
-
-    return make
-
 
 def test_sigterm_lets_finish_what_can_and_gives_the_rest_back_in_front(
     redis: Redis, scripted: Callable[..., WorkerProcess]

@@ -33,6 +33,9 @@ from tokenloom.schemas.serializer import MsgpackSerializer
 from ..logs import printable
 from .fence import FencedLink
 
+#: What a job's hash holds about its present run.
+RUN_FIELDS = ("tokenloom_deaths", "tokenloom_alone", "tokenloom_stop", "tokenloom_past")
+
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
@@ -80,7 +83,9 @@ class Finalizer(BaseWorker):
         """RQ's, and the job leaves the list of those to be put back should this worker die."""
         rq_cleanup_execution(self, job, pipeline, execution)
         pipeline.zrem(self._jobs_key, job.id)
-        pipeline.hdel(job.key, "tokenloom_deaths", "tokenloom_alone", "tokenloom_stop")
+        pipeline.hdel(job.key, *RUN_FIELDS)
+        if job.worker_name is None:
+            pipeline.hdel(job.key, "worker_name")
 
     def _enqueue_dependents_safely(self, queue: Queue, job: Job) -> None:
         """Not safely: a lost connection is for the caller to try again, instead of leaving dependents behind."""
@@ -139,6 +144,8 @@ class Finalizer(BaseWorker):
         """Result, registries, dependents, repeats, slot. Raises Lost, or what Redis answered."""
         queue = self.queue_of(job)
         self.fenced.fence = execution.key
+        if job.repeats_left:
+            job.worker_name = None  # as below: it waits to run again
         self.handle_job_success(
             job=job, queue=queue, started_job_registry=queue.started_job_registry, execution=execution
         )
@@ -155,6 +162,7 @@ class Finalizer(BaseWorker):
         """Retry or failure: result, registries, dependents, slot. Raises Lost, or what Redis answered."""
         queue = self.queue_of(job)
         self.fenced.fence, self.fenced.trouble = execution.key, None
+        job.worker_name = None  # RQ sends a stop of a job that waits for its next try to whoever it names
         self._stopped_job_id = job.id if stopped else None
         self.handle_job_failure(
             job=job, queue=queue, started_job_registry=queue.started_job_registry, exc_string=text, execution=execution
@@ -165,6 +173,7 @@ class Finalizer(BaseWorker):
     def store_cancelled(self, job: Job, execution: Execution) -> None:
         """Leave what RQ's cancel or delete has left; a job that still counts as started becomes canceled."""
         self.fenced.fence = execution.key
+        job.worker_name = None
         with self.fenced.pipeline() as pipeline:
             pipeline.watch(job.key)
             status = pipeline.hget(job.key, "status")

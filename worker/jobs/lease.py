@@ -108,18 +108,24 @@ class Lease:
         held = {**stats, **self._static, "beat": f"{time.time():.3f}"}
         return [part for pair in held.items() for part in pair]
 
-    def check_free(self) -> None:
-        """Raise NameTaken when a living worker has the name. Waits where only a lapse of its lease can tell."""
-        self._dead_incarnation()
+    def bury_last(self) -> int:
+        """Put back what the last holder of the name had, and leave the name free; how many jobs that were.
+
+        Raises NameTaken when a living worker has the name. Waits where only a lapse of its lease can tell.
+        """
+        return self._register(0)
 
     def take(self, *, blameless: bool = False) -> int:
         """Take the name, and put back what its last holder had; how many jobs that were. Raises NameTaken.
 
         ``blameless``: the last holder was this process, and did not die of its jobs.
         """
+        return self._register(self.milliseconds, blameless)
+
+    def _register(self, milliseconds: int, blameless: bool = False) -> int:
         while True:
             dead = self._dead_incarnation()
-            arguments = [self.name, self.incarnation, dead, self.milliseconds, int(blameless), *self.fields({})]
+            arguments = [self.name, self.incarnation, dead, milliseconds, int(blameless), *self.fields({})]
             back = int(self._scripts("register", arguments))
             if back >= 0:
                 return back

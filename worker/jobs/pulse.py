@@ -1,4 +1,4 @@
-"""The heartbeat thread: renews the lease, looks for dead workers and for jobs that were cancelled behind our back."""
+"""The heartbeat thread: renews the lease, looks for dead workers, and for jobs that are to end and nobody told us."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from redis import Redis
-from rq.job import Job
 from rq.utils import as_text, now, utcformat
 
 from tokenloom.schemas.keys import Keys
@@ -22,10 +22,17 @@ from .active import ActiveJobs
 from .claimed import Claimed, Interruption
 from .contact import Contact
 from .lease import Lease, dead_here, place
+from .overheard import Overheard
 from .scripts import Scripts
 from .source import ABANDONED_AFTER
 
 log = logging.getLogger("rq.worker")
+
+#: Most jobs of one call of a script, which nothing else in Redis can interrupt.
+AT_ONCE = 256
+
+#: What watch.lua answers.
+_WISHES: dict[int, Interruption] = {1: "cancelled", 2: "stopped"}
 
 #: Seconds between two beats at the least, however often things change.
 SOON = 0.1
@@ -66,6 +73,7 @@ class Pulse:
         self._link = link
         self._keys = keys
         self._scripts = Scripts(link, keys)
+        self._overheard = Overheard(link, self._scripts)
         self._lease = lease
         self._active = active
         self._contact = contact
@@ -98,6 +106,7 @@ class Pulse:
 
     def beat(self) -> None:
         """One beat. Raises redis errors."""
+        self._overheard.write_down()  # before the dead are buried, and where the jobs of this worker are looked at next
         lease = self._lease
         incarnation = lease.incarnation
         pipe = self._link.pipeline(transaction=False)
@@ -112,10 +121,11 @@ class Pulse:
         ]
         self._scripts("heartbeat", [*arguments, *lease.fields(stats)], pipe)
         jobs = self._active.snapshot()
-        for claimed in jobs:
-            pipe.hget(Job.key_for(claimed.id), "status")
+        for start in range(0, len(jobs), AT_ONCE):
+            part = [each for claimed in jobs[start : start + AT_ONCE] for each in (claimed.id, claimed.execution.id)]
+            self._scripts("watch", [lease.name, lease.milliseconds, *part], pipe)
         asked = time.monotonic()
-        answer, *statuses = pipe.execute()
+        answer, *wishes = pipe.execute()
         self._contact.made(asked)
         if self._silent_since and time.monotonic() - self._silent_since > lease.milliseconds / 2000:
             self.polite_until = time.monotonic() + self._every
@@ -129,9 +139,9 @@ class Pulse:
             self.polite_until = time.monotonic() + self._every
         elif answer == 3:
             self._findings.unregistered()
-        for claimed, status in zip(jobs, statuses, strict=True):
-            if status is None or status == b"canceled":
-                self._findings.interrupt(claimed, "cancelled")
+        for claimed, wish in zip(jobs, chain(*wishes), strict=True):
+            if wish:
+                self._findings.interrupt(claimed, _WISHES[wish])
         self._refresh(jobs)
         if time.monotonic() >= self.polite_until:
             self._reap()
@@ -141,14 +151,14 @@ class Pulse:
             return
         self._refreshed = time.monotonic()
         moment = now()
-        for start in range(0, len(jobs), 256):
+        for start in range(0, len(jobs), AT_ONCE):
             arguments: list[str | int | float] = [
                 self._lease.name,
                 utcformat(moment),
                 moment.timestamp(),
                 ABANDONED_AFTER,
             ]
-            for claimed in jobs[start : start + 256]:
+            for claimed in jobs[start : start + AT_ONCE]:
                 arguments += [claimed.id, claimed.execution.id, claimed.job.origin]
             self._scripts("refresh", arguments)
 
@@ -190,6 +200,7 @@ class Pulse:
                 self._contact.lost(error)
                 self._silent_since = self._silent_since or time.monotonic()
                 self._due = time.monotonic() + min(self._every, 0.25) * random.uniform(0.5, 1.0)
+        self._overheard.close()
 
 
 def rq_ttl_of(lease: float, worker_ttl: int) -> int:

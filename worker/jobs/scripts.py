@@ -15,7 +15,7 @@ from tokenloom.schemas.keys import Keys
 if TYPE_CHECKING:
     from redis.commands.core import Script
 
-NAMES = ("claim", "annotate", "register", "heartbeat", "refresh", "reap", "retire", "recall", "stop")
+NAMES = ("claim", "annotate", "register", "heartbeat", "refresh", "reap", "retire", "recall", "stop", "watch")
 
 
 def key_templates(keys: Keys) -> dict[str, str]:

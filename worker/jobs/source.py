@@ -98,7 +98,15 @@ class JobSource:
 
     def remember_stop(self, claimed: Claimed) -> None:
         """Let a stop-job of this claim hold for the next one too, should there be one. From any thread."""
-        self._scripts("stop", [claimed.id, claimed.execution.id])
+        self._scripts("stop", [claimed.id, "", claimed.execution.id])
+
+    def pass_on_stop(self, job: str, execution: str = "") -> bool:
+        """Let a stop that came here hold for whoever has the job, if it was this worker's. From any thread.
+
+        ``execution``: the one that is to be stopped, if that was said. False when the job was not this worker's in its
+        present run, or that is over.
+        """
+        return bool(self._scripts("stop", [job, "" if execution else self.worker, execution]))
 
     def _call(self, most: int, queues: Sequence[Queue], in_turn: bool) -> Any:
         now = datetime.now(timezone.utc)

@@ -22,6 +22,8 @@ local in_turn, max_data, queues = ARGV[7] == '1', tonumber(ARGV[8]), tonumber(AR
 local mine = me .. '#' .. incarnation
 local steps = 4 * most + 64      -- ids looked at, at most: bounds the time of one call
 
+local lease_left = redis.call('PTTL', key('worker', me))
+
 local claimed, unknown, skipped, routed, requeued = {}, {}, {}, 0, 0
 local buried = {}
 
@@ -125,6 +127,7 @@ local function start(id, job, origin, sessions)
   local record = key('execution', id, execution)
   redis.call('HSET', job, 'status', 'started', 'worker_name', me, 'started_at', written, 'last_heartbeat', written, 'origin', origin)
   redis.call('PERSIST', job)
+  lapse_name(job, lease_left)
   redis.call('HSET', record, 'id', execution, 'job_id', id, 'created_at', ARGV[5], 'last_heartbeat', ARGV[5], 'worker_name', me, 'origin', origin)
   redis.call('EXPIRE', record, ttl)
   redis.call('ZADD', key('executions', id), now + ttl + 60, execution)

@@ -13,6 +13,7 @@ local SEQUENCES_KEPT = 86400     -- seconds that a dead worker's session table i
 local MAX_META = 262144          -- bytes of meta, or of any field of a job but its data; more is not looked at
 local MAX_FIELDS = 256           -- of a job's hash; RQ writes about 40
 local MAX_SESSIONS = 1025        -- a job's own, and the targets of the widest clone
+local MAX_PAST = 32              -- names and ids of those who had a job before, in this run of it
 
 local function key(kind, a, b)
   return string.format(names[kind], a, b)
@@ -59,16 +60,52 @@ local function owner_name(owner)
   return string.match(owner, '^(.*)#[^#]*$')
 end
 
--- Removes every record of a job being executed by a worker. The job itself may be gone, so the execution says its queue.
+-- RQ's stop-job goes to the worker that a job names. Where the server can let a field lapse (Valkey 9, Redis 7.4) that
+-- name goes with the worker's lease: RQ then says that the job is not executing, instead of telling a dead worker.
+local function lapse_name(job, milliseconds)
+  if milliseconds > 0 then
+    redis.pcall('HPEXPIRE', job, milliseconds, 'FIELDS', 1, 'worker_name')
+  end
+end
+
+-- Who had a job before, in this run of it: `w:` and a worker's name, `e:` and an execution's id, the last ones last.
+-- Somebody may have looked the job up just before it was put back, and tell them to stop it.
+local function past_of(job)
+  local raw = redis.call('HGET', job, 'tokenloom_past')
+  local ok, listed = pcall(cmsgpack.unpack, raw and #raw <= MAX_META and raw or '')
+  local past = {}
+  if ok and type(listed) == 'table' then
+    for i = math.max(1, #listed - MAX_PAST + 1), #listed do
+      if type(listed[i]) == 'string' then
+        past[#past + 1] = listed[i]
+      end
+    end
+  end
+  return past
+end
+
+local function remember_past(job, name, executions)
+  local past = past_of(job)
+  past[#past + 1] = 'w:' .. name
+  for _, execution in ipairs(executions) do
+    past[#past + 1] = 'e:' .. execution
+  end
+  redis.call('HSET', job, 'tokenloom_past', cmsgpack.pack(past))
+end
+
+-- Removes every record of a job being executed by a worker, and returns the executions' ids. The job itself may be gone,
+-- so the execution says its queue.
 local function end_executions(id, name)
   local executions = key('executions', id)
-  for _, execution in ipairs(redis.call('ZRANGE', executions, 0, -1)) do
+  local ended = redis.call('ZRANGE', executions, 0, -1)
+  for _, execution in ipairs(ended) do
     local record = key('execution', id, execution)
     redis.call('ZREM', key('wip', redis.call('HGET', record, 'origin') or ''), id .. ':' .. execution)
     redis.call('DEL', record)
     redis.call('SREM', key('rq_executions', name), id .. ':' .. execution)
   end
   redis.call('DEL', executions)
+  return ended
 end
 
 -- A session's owner, false for none, nil when its key is something else than a hash.
@@ -102,9 +139,10 @@ local function put_back(name, claimed, inbox, killer, alive)
     local now = redis.call('HMGET', job, 'status', 'worker_name', 'origin')
     local origin = now[3] or ''
     redis.call('ZREM', key('jobs', name), id)
-    end_executions(id, name)
-    if now[1] == 'started' and now[2] == name then
+    local executions = end_executions(id, name)
+    if now[1] == 'started' and (now[2] == name or not now[2]) then
       redis.call('HSET', job, 'status', 'queued', 'worker_name', '', 'started_at', '')
+      remember_past(job, name, executions)
       if killer == '*' or killer == id then
         local deaths = redis.call('HINCRBY', job, 'tokenloom_deaths', 1)
         if killer == id then
@@ -112,6 +150,8 @@ local function put_back(name, claimed, inbox, killer, alive)
         end
       end
       back[#back + 1] = {id, origin}
+    elseif now[1] and now[1] ~= 'started' and now[1] ~= 'queued' then
+      redis.call('HDEL', job, 'tokenloom_stop', 'tokenloom_past') -- its run is over
     end
     if not alive then
       disown(job, name)

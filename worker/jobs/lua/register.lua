@@ -1,7 +1,7 @@
 -- Begins a worker's life under a name: buries whoever had the name, then takes the lease.
 --
 -- ARGV: 1 me, 2 my incarnation, 3 the incarnation that the caller knows to be dead ("" for none), 4 lease in
---   milliseconds, 5 "1" when my own former incarnation only lost its lease and so did not die of its jobs,
+--   milliseconds, 0 to bury only, 5 "1" when my own former incarnation only lost its lease and so did not die of its jobs,
 --   then field, value, ... of my hash.
 -- Answer: how many jobs of the predecessor went back to their queues, or -1 when another incarnation lives.
 
@@ -14,6 +14,9 @@ if current ~= incarnation then
   end
   back = bury(me, ARGV[5] ~= '1')
   bury_in_rq(me)
+end
+if ARGV[4] == '0' then
+  return back
 end
 redis.call('HSET', key('worker', me), 'incarnation', incarnation)
 for i = 6, #ARGV, 2 do
