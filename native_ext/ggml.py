@@ -1,4 +1,4 @@
-"""The engine ``ggml``: GGUF models of architecture ``llama`` on the CPU, through ggml and our own attention.
+"""The engine ``ggml``: GGUF models on the CPU, through ggml and our own attention. Which: ``src/models/families.cpp``.
 
 See ``engine.Engine`` for the contract. What holds of this engine beyond it: cells are pages of 64 positions in float16,
 or int8 with a float16 scale for each position, head, and of key and value (``kv_type``); memory for cells grows with

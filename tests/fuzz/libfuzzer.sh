@@ -14,7 +14,8 @@ folder=$(dirname "${library%% *}")
 mkdir -p build/fuzz/corpus
 "$clang" -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
   -I native_ext/src -I "$ggml/include" -o build/fuzz/read_gguf tests/fuzz/read_gguf.cpp \
-  native_ext/src/gguf/*.cpp native_ext/src/models/hparams.cpp \
+  native_ext/src/gguf/*.cpp native_ext/src/models/description.cpp native_ext/src/models/families.cpp
+  native_ext/src/models/key_reader.cpp \
   -L "$folder" -l:libggml-base.so -Wl,-rpath,"$folder"
 build/fuzz/read_gguf -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=2048 \
   -artifact_prefix=build/fuzz/ build/fuzz/corpus tests/fuzz/corpus

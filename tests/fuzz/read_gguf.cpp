@@ -9,7 +9,7 @@
 
 #include "system/errors.h"
 #include "gguf/gguf.h"
-#include "models/hparams.h"
+#include "models/description.h"
 #include "gguf/mapped_file.h"
 
 namespace {
@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             volatile uint8_t last = tensor.bytes == 0 ? 0 : mapped.data()[tensor.offset + tensor.bytes - 1];
             (void)last;
         }
-        tokenloom::read_hparams(file);
+        tokenloom::read_description(file);
     } catch (const tokenloom::ModelError&) {
     }
     return 0;

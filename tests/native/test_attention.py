@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,25 +37,38 @@ class Cells:
         return Cells(query.astype(np.float32), keys.astype(np.float32), values.astype(np.float32))
 
     def attend(
-        self, runs: list[Run], kernels: str = "portable", kind: str = "f16", threads: int = 1, rows: Any = ...
+        self,
+        runs: list[Run],
+        kernels: str = "portable",
+        kind: str = "f16",
+        threads: int = 1,
+        rows: Any = ...,
+        **more: Any,
     ) -> Array:
-        out: Array = core.attend(self.query[rows], self.keys, self.values, runs, kernels, kind, threads)[0]
+        out: Array = core.attend(self.query[rows], self.keys, self.values, runs, kernels, kind, threads, **more)[0]
         return out
 
-    def expected(self, runs: list[Run], kind: str = "f16") -> Array:
+    def expected(
+        self, runs: list[Run], kind: str = "f16", window: int = 0, cap: float = 0.0, sinks: Sequence[float] = ()
+    ) -> Array:
         """In float64, of cells as they are stored."""
         keys, values = (stored(cells, kind) for cells in (self.keys, self.values))
-        out = np.zeros(self.query.shape)
+        out = np.zeros((*self.query.shape[:2], values.shape[3]))
         group = self.query.shape[1] // keys.shape[2]
         row = 0
         for count, position, pages in runs:
             k, v = (cells[pages].reshape(-1, *cells.shape[2:]).repeat(group, axis=1) for cells in (keys, values))
             for i in range(count):
                 seen = position + i + 1
-                scores = np.einsum("hd,jhd->hj", self.query[row].astype(np.float64), k[:seen])
+                first = max(0, seen - window) if window else 0
+                scores = np.einsum("hd,jhd->hj", self.query[row].astype(np.float64), k[first:seen])
                 scores = scores / np.sqrt(keys.shape[3])
+                scores = cap * np.tanh(scores / cap) if cap else scores
                 weights = np.exp(scores - scores.max(1, keepdims=True))
-                out[row] = np.einsum("hj,jhd->hd", weights / weights.sum(1, keepdims=True), v[:seen])
+                total = weights.sum(1, keepdims=True)
+                if len(sinks):
+                    total = total + np.exp(np.array(sinks)[:, None] - scores.max(1, keepdims=True))
+                out[row] = np.einsum("hj,jhd->hd", weights / total, v[first:seen])
                 row += 1
         return out
 
@@ -83,6 +97,55 @@ def test_the_reference_is_there() -> None:
 def test_kernels_with_a_fault_are_found_out_before_they_are_chosen(fault: str, chosen: str) -> None:
     """The last bit of one number; an instruction that this machine lacks, which ends a child process alone."""
     assert core.chosen_attention(fault) == chosen
+
+
+#: What layers may have beside plain attention.
+KINDS: dict[str, dict[str, Any]] = {
+    "a window of one": {"window": 1},
+    "a window within a page": {"window": 9},
+    "a window of a page": {"window": 64},
+    "a window across pages": {"window": 100},
+    "a window across spans": {"window": 300},
+    "a window that nobody fills": {"window": 5000},
+    "a cap": {"cap": 2.0},
+    "sinks": {"sinks": [0.5, -3.0, 2.0, 8.0]},
+    "all of it": {"window": 70, "cap": 3.0, "sinks": [1.0, 0.0, -1.0, 4.0]},
+}
+
+
+@pytest.mark.parametrize("kind", ["f16", "int8"])
+@pytest.mark.parametrize("name", KINDS)
+def test_windows_caps_and_sinks_are_the_formula_and_the_same_bits_with_every_kernel(name: str, kind: str) -> None:
+    """For prefills and decodes in one batch, and the same for each row alone; keys and values of different sizes."""
+    runs: list[Run] = [
+        (150, 0, [1, 2, 6]),
+        (1, 0, [5]),
+        (30, 250, [7, 6, 5, 4, 3]),
+        (1, 319, [0, 1, 2, 3, 4]),
+        (2, 62, [2, 0]),
+        (1, 600, [7, 0, 6, 1, 5, 2, 4, 3, 7, 0]),
+    ]
+    rows = sum(run[0] for run in runs)
+    cells = Cells.random(rows, 8, 4, 2, 32, seed=3)
+    cells.values = cells.values[..., :24].copy()
+    made = cells.attend(runs, kind=kind, **KINDS[name])
+    expected = cells.expected(runs, kind, **KINDS[name])
+    assert np.abs(made - expected).max() < 3e-6 * np.abs(cells.values).max()
+    for kernels in KERNELS:
+        for threads in (1, 3):
+            assert same(cells.attend(runs, kernels, kind, threads, **KINDS[name]), made), (kernels, threads)
+    row = 0
+    for count, position, pages in runs:
+        for i in range(count):
+            alone = cells.attend([(1, position + i, pages)], KERNELS[-1], kind, rows=slice(row, row + 1), **KINDS[name])
+            assert same(alone, made[row : row + 1]), (position + i,)
+            row += 1
+
+
+def test_a_windowed_layer_reads_the_pages_of_the_window_alone() -> None:
+    runs: list[Run] = [(1, 1000, list(range(16))), (3, 639, list(range(20, 31)))]
+    visits, _, _ = core.attention_reads(runs, 1, 1, 64, 1, window=100)
+    assert sorted(page for _, page, _ in visits) == [14, 15, 28, 29, 30]
 
 
 SHAPES = {

@@ -58,3 +58,16 @@ def test_position_0_turns_nothing_and_far_angles_stay_exact() -> None:
     assert ours[0, 0].tolist() == [1, 1]
     for i, angle in ((1, 11.0), (2, 1_000_003.0)):
         assert ours[i, 0] == pytest.approx([np.cos(angle) - np.sin(angle), np.sin(angle) + np.cos(angle)], abs=2e-7)
+
+
+@pytest.mark.parametrize(("head_size", "turned"), [(32, 32), (40, 40), (80, 20), (6, 4)])
+def test_halves_turn_as_neighbours_do_and_as_ggml_has_it(head_size: int, turned: int) -> None:
+    """NeoX's order: dimension i and the one half of those turned further on are a pair."""
+    x = np.random.default_rng(2).standard_normal((len(POSITIONS), 3, head_size)).astype(np.float32)
+    halves, ggmls = core.rope(x, POSITIONS, turned, halves=True)
+    order = [d for pair in zip(range(turned // 2), range(turned // 2, turned), strict=True) for d in pair]
+    order += range(turned, head_size)
+    neighbours, _ = core.rope(np.ascontiguousarray(x[..., order]), POSITIONS, turned)
+    assert np.array_equal(halves[..., order].view(np.uint32), neighbours.view(np.uint32))
+    assert (np.abs(halves - ggmls) < 1e-6 + 3e-6 * np.array(POSITIONS)[:, None, None]).all()
+    assert np.abs(halves - x).max() > 0.5

@@ -27,7 +27,10 @@ def refused(path: Path, message: str) -> None:
 
 
 VALUES: dict[str, tuple[dict[str, Any], str]] = {
-    "another architecture": ({"general.architecture": "qwen2"}, "architecture 'qwen2' is not .*; supported is 'llama'"),
+    "another architecture": (
+        {"general.architecture": "bert"},
+        "architecture 'bert' is not .*; supported are 'llama'.*'qwen2'",
+    ),
     "no layers": ({"llama.block_count": None}, "'llama.block_count' is missing"),
     "a layer count of 0": ({"llama.block_count": 0}, "'llama.block_count' is 0; it must be from 1"),
     "more layers than tensors": ({"llama.block_count": 3}, "'blk.2.attn_norm.weight' is missing"),
@@ -37,17 +40,27 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "another feed-forward": ({"llama.feed_forward_length": 64}, r"ffn_gate.weight' has shape .* expected \[32, 64\]"),
     "heads that do not divide": ({"llama.attention.head_count_kv": 3, "llama.attention.head_count": 4}, "no multiple"),
     "another number of kv heads": ({"llama.attention.head_count_kv": 2}, "'blk.0.attn_k.weight' has shape"),
-    "heads that differ by layer": ({"llama.attention.head_count_kv": [1, 2]}, "differs from layer to layer"),
-    "values of another size": ({"llama.attention.value_length": 8}, "keys of size 16 with values of size 8"),
+    "heads that differ by layer": (
+        {"llama.attention.head_count_kv": [1, 2]},
+        r"'blk.1.attn_k.weight' .* expected \[32, 32\]",
+    ),
+    "fewer heads than layers": ({"llama.attention.head_count_kv": [1]}, "has 1 elements; the model has 2 layers"),
+    "values of another size": ({"llama.attention.value_length": 8}, r"'blk.0.attn_v.weight' .* expected \[32, 8\]"),
     "an odd head": ({"llama.attention.key_length": 15, "llama.attention.value_length": 15}, "head size of 15"),
     "no epsilon": ({"llama.attention.layer_norm_rms_epsilon": None}, "rms_epsilon' must be given"),
     "an epsilon of nan": ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "not a finite"),
     "no context": ({"llama.context_length": None}, "'llama.context_length' is missing"),
     "rotating more than a head": ({"llama.rope.dimension_count": 18}, "dimension_count' is 18"),
     "a rotary base of 0": ({"llama.rope.freq_base": 0.0}, "freq_base' is 0"),
-    "longrope": ({"llama.rope.scaling.type": "longrope"}, "'longrope' .*; supported are none, linear and yarn"),
+    "longrope without factors": ({"llama.rope.scaling.type": "longrope"}, "'rope_factors_short.weight' is missing"),
+    "another scaling": ({"llama.rope.scaling.type": "su"}, "'su' .*; supported are none, linear, yarn and longrope"),
     "a scaling factor below 0": ({"llama.rope.scaling.factor": -2.0}, "scaling.factor' is -2"),
-    "experts": ({"llama.expert_count": 8}, "mixture-of-experts"),
+    "experts, but not how many": ({"llama.expert_count": 8}, "'llama.expert_used_count' is missing"),
+    "10^9 experts": ({"llama.expert_count": 10**9}, "expert_count' is 1000000000; it must be from 0 to 4096"),
+    "more used than there are": (
+        {"llama.expert_count": 4, "llama.expert_used_count": 5},
+        "expert_used_count' is 5; it must be from 1 to 4",
+    ),
     "attention both ways": ({"llama.attention.causal": False}, "without causal attention"),
     "a scale for logits": ({"llama.logit_scale": 0.5}, "'llama.logit_scale' is 0.5"),
     "one part of several": ({"split.count": 3}, "split into 3 files"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -54,15 +56,98 @@ def test_the_reference_is_there() -> None:
     assert set(KERNELS) <= {"portable", "avx2", "avx512"}
 
 
-@pytest.mark.parametrize("before", ["", "normed", "gated"])
+def sigmoid(x: Array) -> Array:
+    out: Array = 1 / (1 + np.exp(-x))
+    return out
+
+
+def gelu(x: Array) -> Array:
+    out: Array = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return out
+
+
+def erf_gelu(x: Array) -> Array:
+    out: Array = x * 0.5 * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))
+    return out
+
+
+def centred(x: Array) -> Array:
+    out: Array = x - x.mean(1, keepdims=True)
+    return out
+
+
+def rms(x: Array) -> Array:
+    out: Array = np.sqrt((x**2).mean(1, keepdims=True) + 1e-5)
+    return out
+
+
+#: p, n, beta and epsilon of an xIELU.
+XIELU = (0.8, 1.3, 0.5, -1e-6)
+
+
+def xielu(x: Array) -> Array:
+    p, n, beta, epsilon = XIELU
+    out: Array = np.where(x > 0, p * x**2, (np.expm1(np.minimum(x, epsilon)) - x) * n) + beta * x
+    return out
+
+
+def clamped(gate: Array, up: Array) -> Array:
+    gate = np.minimum(gate, 7)
+    out: Array = gate * sigmoid(1.702 * gate) * (np.clip(up, -7, 7) + 1)
+    return out
+
+
+#: What is made of rows before they are multiplied, in float64: of (gate, up) where there are gates.
+GATED: dict[str, Callable[[Array, Array], Array]] = {
+    "gated": lambda gate, up: gate * sigmoid(gate) * up,
+    "gelu_gated": lambda gate, up: gelu(gate) * up,
+    "erf_gated": lambda gate, up: erf_gelu(gate) * up,
+    "clamped_gated": clamped,
+}
+MADE: dict[str, Callable[[Array, Array, Array], Array]] = {
+    "": lambda x, weight, bias: x,
+    "normed": lambda x, weight, bias: x / rms(x) * weight,
+    "layer_normed": lambda x, weight, bias: centred(x) / rms(centred(x)) * weight + bias,
+    "silu": lambda x, weight, bias: x * sigmoid(x),
+    "gelu": lambda x, weight, bias: gelu(x),
+    "erf_gelu": lambda x, weight, bias: erf_gelu(x),
+    "relu_squared": lambda x, weight, bias: np.maximum(x, 0) ** 2,
+    "xielu": lambda x, weight, bias: xielu(x),
+}
+
+
+def settings_of(before: str, columns: int, rng: np.random.Generator) -> dict[str, Any]:
+    settings: dict[str, Any] = {"before": before, "epsilon": 1e-5}
+    if before.endswith("normed"):
+        settings["weight"] = rng.standard_normal(columns).tolist()
+        settings["bias"] = rng.standard_normal(columns).tolist() if before == "layer_normed" else []
+    elif before == "xielu":
+        settings["weight"] = XIELU
+    return settings
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("before", [*MADE, *GATED])
+def test_what_is_made_of_rows_is_the_formula(before: str, name: str) -> None:
+    rng, columns = np.random.default_rng(4), 91
+    settings = settings_of(before, columns, rng)
+    x = rng.standard_normal((1, columns * (2 if before in GATED else 1))).astype(np.float32) * np.float32(4)
+    made = tiles(x, name, form="whole", **settings).view(np.float32)
+    wide = x.astype(np.float64)
+    if before in GATED:
+        expected = GATED[before](wide[:, :columns], wide[:, columns:])
+    else:
+        expected = MADE[before](wide, np.array(settings.get("weight", 0.0)), np.array(settings.get("bias", 0.0)))
+    assert np.abs(made - expected[0]).max() < 4e-7 * max(1.0, float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("before", [*MADE, *GATED])
 @pytest.mark.parametrize(("form", "columns"), [("rounded", 32), ("rounded", 224), ("whole", 91), ("shortened", 7)])
 def test_tiles_have_the_same_bits_everywhere_however_they_are_cut(before: str, form: str, columns: int) -> None:
     rng = np.random.default_rng(1)
-    settings: dict[str, Any] = {"form": form, "before": before, "epsilon": 1e-5}
-    if before == "normed":
-        settings["weight"] = rng.standard_normal(columns).tolist()
+    settings: dict[str, Any] = {"form": form, **settings_of(before, columns, rng)}
     for rows in (*range(1, 9), 13):
-        x = rows_of(rng, rows, columns * (2 if before == "gated" else 1))
+        x = rows_of(rng, rows, columns * (2 if before in GATED else 1))
         expected = tiles(x, "portable", **settings)
         for name in KERNELS:
             for parts in (1, 3):

@@ -13,11 +13,12 @@
 #include "attention/attention_check.h"
 #include "kernels/kernel_table.h"
 #include "kernels/power_of_two.h"
-#include "attention/rope.h"
 
 namespace tokenloom {
 
 namespace {
+
+constexpr float kLog2E = 1.44269504f;
 
 // One span's (m, l, o) of a tile's queries.
 struct Results {
@@ -56,31 +57,40 @@ void combine(const Results& total, const Results& span, int query, int padded) {
     }
 }
 
+// The first span that a row reads.
+int first_span_of(const AttentionShape& shape, int position) { return shape.first_seen(position) / (kSpanPages * kPageSize); }
+
 // Writes a query's output into the batch's.
 void finish(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head, const Results& total, int query) {
     const int group = work.shape.group();
-    const int head_size = work.shape.head_size;
+    const int size = work.shape.value_size;
     const size_t row = static_cast<size_t>(work.plan.rows[static_cast<size_t>(tile.first_row + query / group)].row);
     const size_t head = static_cast<size_t>(kv_head) * group + query % group;
-    float* to = work.output + (row * work.shape.heads + head) * head_size;
+    float* to = work.output + (row * work.shape.heads + head) * size;
     const float* from = total.output + static_cast<size_t>(query) * work.shape.padded();
-    const float whole = 1.0f / total.sum[query];
-    for (int d = 0; d < head_size; ++d) {
+    float whole = 1.0f / total.sum[query];
+    if (work.sinks != nullptr) {
+        const float sink = work.sinks[head] * kLog2E;
+        const float both = sink > total.maximum[query] ? sink : total.maximum[query];
+        const float own = power_of_two(total.maximum[query] - both);
+        whole = own / std::fma(total.sum[query], own, power_of_two(sink - both));
+    }
+    for (int d = 0; d < size; ++d) {
         to[d] = from[d] * whole;
     }
 }
 
 // The tile's queries of the group, turned and scaled.
 void load_queries(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_head, float* to) {
-    const int head_size = work.shape.head_size;
-    const int width = work.shape.group() * head_size;
+    const int size = work.shape.key_size;
+    const int group = work.shape.group();
     // Scores are exponents of 2.
-    const float scale = 1.44269504f / std::sqrt(static_cast<float>(work.shape.head_size));
-    for (int i = 0; i < tile.rows; ++i, to += width) {
+    const float scale = kLog2E / work.divisor;
+    for (int i = 0; i < tile.rows; ++i) {
         const auto row = static_cast<size_t>(work.plan.rows[static_cast<size_t>(tile.first_row + i)].row);
-        const float* from = work.query + row * work.query_stride + static_cast<size_t>(kv_head) * width;
-        for (int d = 0; d < width; d += head_size) {
-            Rope::turn(from + d, head_size, work.angles + row * 2 * work.turned, work.turned, scale, to + d);
+        const float* from = work.query + row * work.query_stride + static_cast<size_t>(kv_head) * group * size;
+        for (int head = 0; head < group; ++head, from += size, to += size) {
+            work.turn.make(from, row, kv_head * group + head, size, scale, to);
         }
     }
 }
@@ -90,7 +100,7 @@ Ahead first_keys(const AttentionWork& work, const AttentionPlan::Tile& tile, int
     const AttentionPlan::Row* rows = work.plan.rows.data() + tile.first_row;
     const int page = span * kSpanPages;
     for (int i = 0; i < tile.rows; ++i) {
-        if (rows[i].position >= page * kPageSize) {
+        if (rows[i].position >= page * kPageSize && first_span_of(work.shape, rows[i].position) <= span) {
             const int seen = tile.rows > 1 ? kPageSize : std::min(kPageSize, rows[i].position - page * kPageSize + 1);
             const Page number = work.runs[static_cast<size_t>(rows[i].run)].pages[static_cast<size_t>(page)];
             return {work.pool.view(number, work.layer, kv_head).keys, seen};
@@ -111,7 +121,9 @@ void attend_span(const AttentionWork& work, const AttentionPlan::Tile& tile, int
     std::fill_n(results.sum, queries, 0.0f);
     const auto kernel = work.kernels.attend_page[static_cast<int>(work.pool.type())];
     PageTask task{};
-    task.head_size = work.shape.head_size;
+    task.key_size = work.shape.key_size;
+    task.value_size = work.shape.value_size;
+    task.cap = work.cap * kLog2E;
     task.padded = padded;
     task.wide_keys = scratch.keys;
     task.wide_values = scratch.values;
@@ -131,12 +143,15 @@ void attend_span(const AttentionWork& work, const AttentionPlan::Tile& tile, int
             const size_t query = static_cast<size_t>(first) * group;
             for (int i = 0; i < count; ++i) {
                 const int seen = std::min(kPageSize, rows[first + i].position - page * kPageSize + 1);
+                const int unseen = std::max(0, work.shape.first_seen(rows[first + i].position) - page * kPageSize);
                 std::fill_n(scratch.visible.data() + query + static_cast<size_t>(i) * group, group, seen);
+                std::fill_n(scratch.hidden.data() + query + static_cast<size_t>(i) * group, group, unseen);
             }
             task.page = view;
             task.queries = count * group;
-            task.query = scratch.queries + query * work.shape.head_size;
+            task.query = scratch.queries + query * work.shape.key_size;
             task.visible = scratch.visible.data() + query;
+            task.hidden = scratch.hidden.data() + query;
             task.maximum = results.maximum + query;
             task.sum = results.sum + query;
             task.output = results.output + query * padded;
@@ -173,27 +188,31 @@ const AttentionKernels& attention_kernels_of(const Kernels* kernels, std::span<c
     return *best;
 }
 
-AttentionScratch::AttentionScratch(const AttentionShape& shape) {
+AttentionScratch::AttentionScratch(std::span<const AttentionShape> shapes) {
     constexpr size_t line = kMostLanes;  // floats
-    const size_t most = static_cast<size_t>(std::max(kTileQueries, shape.group()));
-    visible.resize(most);
-    const std::pair<float**, size_t> parts[] = {
-        {&keys, static_cast<size_t>(shape.head_size) * kPageSize},
-        {&values, static_cast<size_t>(shape.padded()) * kPageSize},
-        {&scores, size_t{2} * kMostTogether * kPageSize},
-        {&queries, most * shape.head_size},
-        {&results, 2 * span_floats(static_cast<int>(most), shape.padded())},
-    };
+    std::array<size_t, 5> sizes{};
+    size_t most_queries = 0;
+    for (const AttentionShape& shape : shapes) {
+        const auto most = static_cast<size_t>(std::max(kTileQueries, shape.group()));
+        most_queries = std::max(most_queries, most);
+        const std::array<size_t, 5> needed = {static_cast<size_t>(shape.key_size) * kPageSize, static_cast<size_t>(shape.padded()) * kPageSize,
+                                              size_t{2} * kMostTogether * kPageSize, most * shape.key_size,
+                                              2 * span_floats(static_cast<int>(most), shape.padded())};
+        std::transform(sizes.begin(), sizes.end(), needed.begin(), sizes.begin(), [](size_t a, size_t b) { return std::max(a, b); });
+    }
+    visible.resize(most_queries);
+    hidden.resize(most_queries);
     size_t floats = line;
-    for (const auto& [place, size] : parts) {
+    for (const size_t size : sizes) {
         floats += (size + line - 1) / line * line;
     }
     memory.resize(floats);
     float* at = memory.data();
     at += (line - reinterpret_cast<uintptr_t>(at) / sizeof(float) % line) % line;
-    for (const auto& [place, size] : parts) {
-        *place = at;
-        at += (size + line - 1) / line * line;
+    float** const places[] = {&keys, &values, &scores, &queries, &results};
+    for (size_t i = 0; i < sizes.size(); ++i) {
+        *places[i] = at;
+        at += (sizes[i] + line - 1) / line * line;
     }
 }
 
@@ -212,19 +231,19 @@ void attend(const AttentionWork& work, const AttentionPlan::Item& item, int kv_h
     if (tile.pieces > 1) {
         float* head = work.stored + tile.stored + static_cast<size_t>(kv_head) * tile.stored_head;
         for (int span = item.first_span; span < item.last_span; ++span) {
-            attend_span(work, tile, kv_head, span, Results(head + static_cast<size_t>(span) * floats, queries, padded), scratch,
+            attend_span(work, tile, kv_head, span, Results(head + static_cast<size_t>(span - tile.first_span) * floats, queries, padded), scratch,
                         behind(span));
         }
         return;
     }
     const Results total(scratch.results, queries, padded);
     const Results one(scratch.results + floats, queries, padded);
-    attend_span(work, tile, kv_head, 0, total, scratch, behind(0));
-    for (int span = 1; span < tile.spans; ++span) {
+    attend_span(work, tile, kv_head, tile.first_span, total, scratch, behind(tile.first_span));
+    for (int span = tile.first_span + 1; span < tile.spans; ++span) {
         attend_span(work, tile, kv_head, span, one, scratch, behind(span));
         for (int query = 0; query < queries; ++query) {
             const int position = work.plan.rows[static_cast<size_t>(tile.first_row + query / group)].position;
-            if (position >= span * kSpanPages * kPageSize) {
+            if (position >= span * kSpanPages * kPageSize && first_span_of(work.shape, position) <= span) {
                 combine(total, one, query, padded);
             }
         }
@@ -243,8 +262,9 @@ void gather(const AttentionWork& work, const AttentionPlan::Tile& tile, int kv_h
     const Results total(head, queries, padded);
     for (int query = 0; query < queries; ++query) {
         const int position = work.plan.rows[static_cast<size_t>(tile.first_row + query / group)].position;
-        for (int span = 1; span <= position / (kSpanPages * kPageSize); ++span) {
-            combine(total, Results(head + static_cast<size_t>(span) * floats, queries, padded), query, padded);
+        const int first = std::max(tile.first_span + 1, first_span_of(work.shape, position));
+        for (int span = first; span <= position / (kSpanPages * kPageSize); ++span) {
+            combine(total, Results(head + static_cast<size_t>(span - tile.first_span) * floats, queries, padded), query, padded);
         }
         finish(work, tile, kv_head, total, query);
     }

@@ -13,6 +13,7 @@
 
 #include "attention/attention_kernel.h"
 #include "attention/attention_plan.h"
+#include "attention/head_turn.h"
 #include "cache/kv_pool.h"
 
 namespace tokenloom {
@@ -28,16 +29,17 @@ const AttentionKernels& attention_kernels_of(const Kernels* kernels,
 
 // Scratch of one thread: sized once, so that nothing is allocated in a forward.
 struct AttentionScratch {
-    explicit AttentionScratch(const AttentionShape& shape);
+    explicit AttentionScratch(std::span<const AttentionShape> shapes);  // any of which it can be used for
     AttentionScratch(AttentionScratch&&) = default;  // and no copy: the pointers are into `memory`
 
     std::vector<float> memory;  // of all but `visible`, each at a cache line's beginning
-    float* keys;                // [head_size][kPageSize]
+    float* keys;                // [key_size][kPageSize]
     float* values;              // [kPageSize][padded]
     float* scores;              // [2][kMostTogether][kPageSize]
-    float* queries;             // [most queries][head_size]
+    float* queries;             // [most queries][key_size]
     float* results;             // two spans' (span_floats())
-    std::vector<int> visible;   // [most queries]
+    std::vector<int> visible;   // [most queries], and
+    std::vector<int> hidden;    // [most queries] (attention_kernel.h)
 };
 
 // One layer of one forward.
@@ -47,12 +49,14 @@ struct AttentionWork {
     const AttentionPlan& plan;
     std::span<const Run> runs;
     const KvPool& pool;
-    int layer;
-    const float* query;      // float32 [rows of the batch][heads * head_size], a row every query_stride floats; not yet turned
+    int layer;               // of the pool
+    const float* query;      // float32 [rows of the batch][heads * key_size], a row every query_stride floats; not yet turned
     size_t query_stride;
-    const float* angles;     // float32 [rows of the batch][2 * turned] (rope.h)
-    int turned;              // dimensions of a head
-    float* output;           // float32 [rows of the batch][heads * head_size]
+    const HeadTurn& turn;    // of the queries
+    const float* sinks;      // float32 [heads]: logits that take their share of the weights and have no value; or null
+    float cap;               // of scores (attention_kernel.h), 0 for none
+    float divisor;           // of scores
+    float* output;           // float32 [rows of the batch][heads * value_size]
     float* stored;           // plan.stored_floats
 };
 

@@ -38,6 +38,10 @@ struct Vector {
         const int count = n < 0 ? 0 : (n > lanes ? lanes : n);
         return {_mm256_blendv_ps(other.v, v, _mm256_loadu_ps(reinterpret_cast<const float*>(kLaneMasks + lanes - count)))};
     }
+    TOKENLOOM_INLINE Vector size() const { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), v)}; }
+    TOKENLOOM_INLINE Vector signed_as(Vector other) const {
+        return {_mm256_or_ps(v, _mm256_and_ps(_mm256_cmp_ps(other.v, _mm256_setzero_ps(), _CMP_LT_OQ), _mm256_set1_ps(-0.0f)))};
+    }
     TOKENLOOM_INLINE Vector power_of_two() const {
         const __m256 normal = _mm256_cmp_ps(v, _mm256_set1_ps(kLowestPower), _CMP_NLT_UQ);
         const __m256 shifted = _mm256_add_ps(v, _mm256_set1_ps(kRoundingShift));
@@ -67,6 +71,7 @@ struct Vector {
 TOKENLOOM_INLINE Vector operator+(Vector a, Vector b) { return {_mm256_add_ps(a.v, b.v)}; }
 TOKENLOOM_INLINE Vector operator-(Vector a, Vector b) { return {_mm256_sub_ps(a.v, b.v)}; }
 TOKENLOOM_INLINE Vector operator*(Vector a, Vector b) { return {_mm256_mul_ps(a.v, b.v)}; }
+TOKENLOOM_INLINE Vector operator/(Vector a, Vector b) { return {_mm256_div_ps(a.v, b.v)}; }
 TOKENLOOM_INLINE Vector fused(Vector a, Vector b, Vector c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 TOKENLOOM_INLINE Vector greater(Vector a, Vector b) { return {_mm256_max_ps(a.v, b.v)}; }
 

@@ -36,6 +36,10 @@ struct Vector {
         const int count = n < 0 ? 0 : (n > lanes ? lanes : n);
         return {_mm512_mask_mov_ps(other.v, static_cast<__mmask16>((1u << count) - 1), v)};
     }
+    TOKENLOOM_INLINE Vector size() const { return {_mm512_abs_ps(v)}; }
+    TOKENLOOM_INLINE Vector signed_as(Vector other) const {
+        return {_mm512_mask_sub_ps(v, _mm512_cmp_ps_mask(other.v, _mm512_setzero_ps(), _CMP_LT_OQ), _mm512_set1_ps(-0.0f), v)};
+    }
     TOKENLOOM_INLINE Vector power_of_two() const {
         const __mmask16 normal = _mm512_cmp_ps_mask(v, _mm512_set1_ps(kLowestPower), _CMP_NLT_UQ);
         const __m512 shifted = _mm512_add_ps(v, _mm512_set1_ps(kRoundingShift));
@@ -61,6 +65,7 @@ struct Vector {
 TOKENLOOM_INLINE Vector operator+(Vector a, Vector b) { return {_mm512_add_ps(a.v, b.v)}; }
 TOKENLOOM_INLINE Vector operator-(Vector a, Vector b) { return {_mm512_sub_ps(a.v, b.v)}; }
 TOKENLOOM_INLINE Vector operator*(Vector a, Vector b) { return {_mm512_mul_ps(a.v, b.v)}; }
+TOKENLOOM_INLINE Vector operator/(Vector a, Vector b) { return {_mm512_div_ps(a.v, b.v)}; }
 TOKENLOOM_INLINE Vector fused(Vector a, Vector b, Vector c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 TOKENLOOM_INLINE Vector greater(Vector a, Vector b) { return {_mm512_max_ps(a.v, b.v)}; }
 

@@ -6,7 +6,8 @@
 //     across                                        vectors of each, so that their sums fit the registers
 //     zero(), all(x), load(p), store(p)             p: float*, aligned or not; load() also from float16 (uint16_t*) and
 //                                                   int8_t*, exact
-//     a + b, a - b, a * b, fused(a, b, c)           a * b + c rounded once
+//     a + b, a - b, a * b, a / b, fused(a, b, c)    a * b + c rounded once
+//     a.size(), a.signed_as(b)                      |a|; |a| with the sign of b
 //     greater(a, b)                                 a > b ? a : b
 //     a.first(n, other)                             lanes 0 to n - 1 of a, of `other` the rest; n may be any integer
 //     a.power_of_two()                              2^a for a <= 0 (power_of_two() below, with its masks)
@@ -140,25 +141,35 @@ TOKENLOOM_INLINE void mix(const float* weights, int positions, const T* values, 
     }
 }
 
+TOKENLOOM_INLINE Vector capped(Vector s, float cap) {
+    const Vector one = Vector::all(1.0f);
+    const Vector e = (s.size() * Vector::all(-2.88539008f / cap)).power_of_two();
+    return ((one - e) / (one + e) * Vector::all(cap)).signed_as(s);
+}
+
 // The scores of N queries to weights, their maxima and sums updated; `factors` are what the outputs so far shrink by. Behind
 // `vectors` nobody sees a position.
 template <int N>
 TOKENLOOM_INLINE void soften(const PageTask& task, int first, int vectors, float* scores, const float* key_scales,
                              const float* value_scales, float* factors) {
     const int* visible = task.visible + first;
+    const int* hidden = task.hidden + first;
     float* maximum = task.maximum + first;
     float shrunk[kMostLanes] = {};
     for (int n = 0; n < N; ++n) {
         float* row = scores + n * kPageSize;
         Vector most = Vector::all(kNegative);
-        const bool touched = key_scales != nullptr || visible[n] < vectors * Vector::lanes;
+        const bool touched = key_scales != nullptr || task.cap != 0.0f || hidden[n] > 0 || visible[n] < vectors * Vector::lanes;
         for (int i = 0; i < vectors; ++i) {
             Vector s = Vector::load(row + i * Vector::lanes);
             if (touched) {
                 if (key_scales != nullptr) {
                     s = s * Vector::load(key_scales + i * Vector::lanes);
                 }
-                s = s.first(visible[n] - i * Vector::lanes, Vector::all(kNegative));
+                if (task.cap != 0.0f) {
+                    s = capped(s, task.cap);
+                }
+                s = Vector::all(kNegative).first(hidden[n] - i * Vector::lanes, s.first(visible[n] - i * Vector::lanes, Vector::all(kNegative)));
                 s.store(row + i * Vector::lanes);
             }
             most = greater(s, most);
@@ -184,6 +195,7 @@ TOKENLOOM_INLINE void soften(const PageTask& task, int first, int vectors, float
             Vector w = weights[i];
             if (value_scales != nullptr) {  // a position unseen may have any scale
                 w = (w * Vector::load(value_scales + i * Vector::lanes)).first(visible[n] - i * Vector::lanes, Vector::zero());
+                w = Vector::zero().first(hidden[n] - i * Vector::lanes, w);
             }
             w.store(row + i * Vector::lanes);
         }
@@ -208,16 +220,16 @@ TOKENLOOM_INLINE int vectors_of(int positions) { return (positions + Vector::lan
 template <int N, typename T>
 void score_block(const PageTask& task, int first, const T* keys, float* scores) {
     const int last = seen_by<N>(task, first);
-    const size_t row_bytes = task.head_size * sizeof(T);
-    const Fetch values = Fetch::of(sizeof(T) < sizeof(float) ? task.page.values : nullptr, last, row_bytes, row_bytes, task.head_size);
-    score<N>(task.query + static_cast<size_t>(first) * task.head_size, task.head_size, keys, vectors_of(last), scores, values);
+    const size_t row_bytes = task.value_size * sizeof(T);
+    const Fetch values = Fetch::of(sizeof(T) < sizeof(float) ? task.page.values : nullptr, last, row_bytes, row_bytes, task.key_size);
+    score<N>(task.query + static_cast<size_t>(first) * task.key_size, task.key_size, keys, vectors_of(last), scores, values);
 }
 
 template <int N, typename T>
 void mix_block(const PageTask& task, int first, const T* values, size_t value_stride, float* scores, const float* key_scales,
                const float* value_scales) {
     const int last = seen_by<N>(task, first);
-    const Fetch next = Fetch::of(sizeof(T) < sizeof(float) ? task.next : nullptr, task.head_size, kPageSize * sizeof(T),
+    const Fetch next = Fetch::of(sizeof(T) < sizeof(float) ? task.next : nullptr, task.key_size, kPageSize * sizeof(T),
                                  static_cast<size_t>(task.next_positions) * sizeof(T), last);
     float factors[kMostLanes];
     soften<N>(task, first, vectors_of(last), scores, key_scales, value_scales, factors);
@@ -291,12 +303,12 @@ void attend_page(const PageTask& task) {
     const float* key_scales = scaled ? scales[0] : nullptr;
     const float* value_scales = scaled ? scales[1] : nullptr;
     // Few queries read a page as it is stored; many share one widened copy. Widening is exact: the same bits.
-    if (task.queries <= Vector::together && task.head_size == task.padded) {
-        attend_blocks(task, keys, values, task.head_size, key_scales, value_scales);
+    if (task.queries <= Vector::together && task.value_size == task.padded) {
+        attend_blocks(task, keys, values, task.value_size, key_scales, value_scales);
         return;
     }
-    widen(keys, task.head_size, kPageSize, task.wide_keys, kPageSize);
-    widen(values, kPageSize, task.head_size, task.wide_values, task.padded);
+    widen(keys, task.key_size, kPageSize, task.wide_keys, kPageSize);
+    widen(values, kPageSize, task.value_size, task.wide_values, task.padded);
     attend_blocks<float>(task, task.wide_keys, task.wide_values, task.padded, key_scales, value_scales);
 }
 

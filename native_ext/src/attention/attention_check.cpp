@@ -1,5 +1,6 @@
 #include "attention/attention_check.h"
 
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -17,6 +18,8 @@ constexpr int kLast = kSpanPages * kPageSize + 21;    // the position of a row t
 constexpr int kFirstRows = 2 * kPageSize + 3;         // of a prompt
 constexpr int kHeads[] = {1, 2, 3, 4, 5, 6, 7, 13};   // that share a KV head: queries of one row
 constexpr int kHeadSizes[] = {64, 24};
+constexpr int kWindow = kPageSize + 9;
+constexpr float kCap = 5.0f;
 constexpr Page kOrder[kPages] = {3, 0, 4, 1, 2};
 
 // Cells of kPages pages for one layer and KV head.
@@ -36,16 +39,17 @@ void fill(KvPool& pool, int head_size, CheckNumbers& numbers) {
 // One batch of one shape, with all the memory that it needs.
 class Case {
 public:
-    Case(const KvPool& pool, int heads, int head_size, bool prompt, CheckNumbers& numbers)
-        : shape_{heads, 1, head_size},
+    Case(const KvPool& pool, const AttentionShape& shape, float cap, bool prompt, CheckNumbers& numbers)
+        : shape_(shape),
+          cap_(cap),
           pool_(pool),
           runs_{prompt ? Run{0, kFirstRows, 0, kOrder} : Run{0, 1, kLast, kOrder}},
           plan_(plan_attention(runs_, shape_, 1)),
-          scratch_(shape_),
+          scratch_({&shape_, 1}),
           stored_(plan_.stored_floats),
-          query_(static_cast<size_t>(runs_[0].rows) * heads * head_size),
-          expected_(query_.size()),
-          got_(query_.size()) {
+          query_(static_cast<size_t>(runs_[0].rows) * shape.heads * shape.key_size),
+          expected_(static_cast<size_t>(runs_[0].rows) * shape.heads * shape.value_size),
+          got_(expected_.size()) {
         for (float& number : query_) {
             number = 8 * numbers.real();
         }
@@ -59,14 +63,17 @@ public:
 
 private:
     void run(const AttentionKernels& kernels, std::vector<float>& output) {
-        const size_t stride = static_cast<size_t>(shape_.heads) * shape_.head_size;
-        const AttentionWork work{kernels, shape_, plan_, runs_, pool_, 0, query_.data(), stride, nullptr, 0, output.data(), stored_.data()};
+        const size_t stride = static_cast<size_t>(shape_.heads) * shape_.key_size;
+        const HeadTurn none;
+        const AttentionWork work{kernels, shape_, plan_, runs_, pool_, 0, query_.data(), stride, none, nullptr, cap_,
+                                 std::sqrt(static_cast<float>(shape_.key_size)), output.data(), stored_.data()};
         for (const AttentionPlan::Item& item : plan_.items) {
             attend(work, item, 0, scratch_);
         }
     }
 
     AttentionShape shape_;
+    float cap_;
     const KvPool& pool_;
     std::vector<Run> runs_;
     AttentionPlan plan_;
@@ -87,12 +94,16 @@ struct Check {
         CheckNumbers numbers;
         for (int type = 0; type < kKvTypes; ++type) {
             for (const int head_size : kHeadSizes) {
-                KvPool& pool = pools.emplace_back(1, 1, head_size, static_cast<KvType>(type));
+                const CellShape cells{1, head_size, head_size};
+                KvPool& pool = pools.emplace_back(std::span(&cells, 1), static_cast<KvType>(type));
                 fill(pool, head_size, numbers);
+                const auto shape = [&](int heads, int window) { return AttentionShape{heads, 1, head_size, head_size, window}; };
                 for (const int heads : kHeads) {
-                    cases.emplace_back(pool, heads, head_size, false, numbers);
+                    cases.emplace_back(pool, shape(heads, 0), 0.0f, false, numbers);
                 }
-                cases.emplace_back(pool, 1, head_size, true, numbers);
+                cases.emplace_back(pool, shape(1, 0), 0.0f, true, numbers);
+                cases.emplace_back(pool, shape(3, kWindow), kCap, false, numbers);
+                cases.emplace_back(pool, shape(1, kWindow), kCap, true, numbers);
             }
         }
     }

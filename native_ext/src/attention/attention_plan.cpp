@@ -1,6 +1,7 @@
 #include "attention/attention_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace tokenloom {
@@ -40,6 +41,7 @@ std::vector<int> by_pages(std::span<const Run> runs) {
 
 AttentionPlan plan_attention(std::span<const Run> runs, const AttentionShape& shape, int threads) {
     AttentionPlan plan;
+    plan.shape = shape;
     int total_rows = 0;
     for (const Run& run : runs) {
         total_rows += run.rows;
@@ -58,24 +60,29 @@ AttentionPlan plan_attention(std::span<const Run> runs, const AttentionShape& sh
         }
         AttentionPlan::Tile& tile = plan.tiles.back();
         tile.rows += count;
+        tile.first_span = std::min(tile.first_span, spans_of(shape.first_seen(begin)) - 1);
         tile.spans = std::max(tile.spans, spans_of(begin + count - 1));
-        costs.back() += int64_t{count} * group * ((begin + count / 2) / kPageSize + 1) + own_pages * kPageCost;
+        const int middle = begin + count / 2;
+        costs.back() += int64_t{count} * group * (middle / kPageSize - shape.first_seen(middle) / kPageSize + 1) + own_pages * kPageCost;
     };
     const auto new_tile = [&] {
-        plan.tiles.push_back({static_cast<int>(plan.rows.size()), 0, 0, 1, 0, 0});
+        plan.tiles.push_back({static_cast<int>(plan.rows.size()), 0, std::numeric_limits<int>::max(), 0, 1, 0, 0});
         costs.push_back(0);
     };
     const Run* before = nullptr;  // in the tile being filled
     for (const int index : by_pages(runs)) {
         const Run& run = runs[static_cast<size_t>(index)];
-        const auto pages = [&](int rows) { return (run.first_position + rows - 1) / kPageSize + 1; };
+        // That `rows` rows from the `first` on read.
+        const auto pages = [&](int first, int rows) {
+            return (run.first_position + first + rows - 1) / kPageSize - shape.first_seen(run.first_position + first) / kPageSize + 1;
+        };
         if (run.rows > cut_rows) {
             const int cuts = (run.rows + cut_rows - 1) / cut_rows;
             for (int i = 0; i < cuts; ++i) {
                 const int first = static_cast<int>(int64_t{run.rows} * i / cuts);
                 const int end = static_cast<int>(int64_t{run.rows} * (i + 1) / cuts);
                 new_tile();
-                add_rows(index, first, end - first, pages(end));
+                add_rows(index, first, end - first, pages(first, end - first));
             }
             before = nullptr;
             continue;
@@ -86,7 +93,7 @@ AttentionPlan plan_attention(std::span<const Run> runs, const AttentionShape& sh
             new_tile();
         }
         // A run that is followed by another one of its sequence has more pages than it reads.
-        add_rows(index, 0, run.rows, std::max<int64_t>(0, pages(run.rows) - (joins ? static_cast<int64_t>(shared) : 0)));
+        add_rows(index, 0, run.rows, std::max<int64_t>(0, pages(0, run.rows) - (joins ? static_cast<int64_t>(shared) : 0)));
         before = &run;
     }
 
@@ -98,15 +105,16 @@ AttentionPlan plan_attention(std::span<const Run> runs, const AttentionShape& sh
         AttentionPlan::Tile& tile = plan.tiles[i];
         const int64_t cost = costs[i];
         const int64_t wanted = (cost + fair - 1) / fair;
-        const size_t head_floats = static_cast<size_t>(tile.spans) * span_floats(tile.rows * group, shape.padded());
-        if (wanted > 1 && tile.spans > 1 && plan.stored_floats + head_floats * shape.kv_heads <= kMostStored) {
-            tile.pieces = static_cast<int>(std::min<int64_t>(tile.spans, wanted));
+        const int spans = tile.spans - tile.first_span;
+        const size_t head_floats = static_cast<size_t>(spans) * span_floats(tile.rows * group, shape.padded());
+        if (wanted > 1 && spans > 1 && plan.stored_floats + head_floats * shape.kv_heads <= kMostStored) {
+            tile.pieces = static_cast<int>(std::min<int64_t>(spans, wanted));
             tile.stored = plan.stored_floats;
             tile.stored_head = head_floats;
             plan.stored_floats += head_floats * shape.kv_heads;
             for (int piece = 0; piece < tile.pieces; ++piece) {
-                const auto cut = [&](int at) { return static_cast<int>(int64_t{tile.spans} * at / tile.pieces); };
-                items.push_back({cost * (cut(piece + 1) - cut(piece)) / tile.spans, {static_cast<int>(i), cut(piece), cut(piece + 1)}});
+                const auto cut = [&](int at) { return tile.first_span + static_cast<int>(int64_t{spans} * at / tile.pieces); };
+                items.push_back({cost * (cut(piece + 1) - cut(piece)) / spans, {static_cast<int>(i), cut(piece), cut(piece + 1)}});
             }
             continue;
         }
@@ -124,7 +132,7 @@ AttentionPlan plan_attention(std::span<const Run> runs, const AttentionShape& sh
             } else {
                 plan.tiles.push_back(part);
             }
-            items.push_back({cost / slices, {static_cast<int>(at), 0, part.spans}});
+            items.push_back({cost / slices, {static_cast<int>(at), part.first_span, part.spans}});
         }
     }
     std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.first > b.first; });

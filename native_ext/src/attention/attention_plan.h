@@ -19,12 +19,18 @@
 
 namespace tokenloom {
 
+// Layers of one shape share a plan.
 struct AttentionShape {
     int heads;
     int kv_heads;
-    int head_size;
+    int key_size;
+    int value_size;
+    int window = 0;  // positions that a query sees, its own included; 0: all
     int group() const { return heads / kv_heads; }  // query heads per KV head
-    int padded() const { return (head_size + kMostLanes - 1) / kMostLanes * kMostLanes; }
+    int padded() const { return (value_size + kMostLanes - 1) / kMostLanes * kMostLanes; }
+    // The first position that a query at `position` sees.
+    int first_seen(int position) const { return window == 0 || position < window ? 0 : position - window + 1; }
+    bool operator==(const AttentionShape&) const = default;
 };
 
 struct AttentionPlan {
@@ -36,7 +42,8 @@ struct AttentionPlan {
     struct Tile {
         int first_row;      // of `rows`
         int rows;
-        int spans;
+        int first_span;     // that a row of it reads, and
+        int spans;          // one past the last
         int pieces;         // items it is cut into; 1: whole
         size_t stored;      // if cut: where in the storage its results begin, and
         size_t stored_head; // floats for one KV head
@@ -47,6 +54,7 @@ struct AttentionPlan {
         int last_span;      // one past it
     };
 
+    AttentionShape shape;
     std::vector<Row> rows;
     std::vector<Tile> tiles;
     std::vector<Item> items;    // for each KV head, the most costly first
@@ -65,11 +73,13 @@ constexpr size_t kMostStored = size_t{8} << 20;        // floats
 AttentionPlan plan_attention(std::span<const Run> runs, const AttentionShape& shape, int threads);
 
 // Calls visit(page, first, count) for groups of adjoining rows of the tile (`first` counts within it) that read the same
-// page as their `index`-th; rows whose position lies before that page are left out.
+// page as their `index`-th; rows whose position lies before that page, or whose window begins behind it, are left out.
 template <typename Visit>
 void for_each_page(const AttentionPlan& plan, const AttentionPlan::Tile& tile, std::span<const Run> runs, int index, Visit&& visit) {
     const AttentionPlan::Row* rows = plan.rows.data() + tile.first_row;
-    const auto reads = [&](int i) { return rows[i].position / kPageSize >= index; };
+    const auto reads = [&](int i) {
+        return rows[i].position / kPageSize >= index && plan.shape.first_seen(rows[i].position) / kPageSize <= index;
+    };
     const auto page = [&](int i) { return runs[static_cast<size_t>(rows[i].run)].pages[static_cast<size_t>(index)]; };
     for (int first = 0; first < tile.rows;) {
         if (!reads(first)) {

@@ -47,6 +47,8 @@ struct Vector {
         }
         return other;
     }
+    Vector size() const { return {v < 0 ? -v : v}; }
+    Vector signed_as(Vector other) const { return {other.v < 0 ? -v : v}; }  // of what size() gave
     Vector power_of_two() const;
     float largest() const {
         float most = v[0];
@@ -63,6 +65,7 @@ struct Vector {
 inline Vector operator+(Vector a, Vector b) { return {a.v + b.v}; }
 inline Vector operator-(Vector a, Vector b) { return {a.v - b.v}; }
 inline Vector operator*(Vector a, Vector b) { return {a.v * b.v}; }
+inline Vector operator/(Vector a, Vector b) { return {a.v / b.v}; }
 inline Vector greater(Vector a, Vector b) { return {a.v > b.v ? a.v : b.v}; }
 inline Vector fused(Vector a, Vector b, Vector c) {
     float x[8], y[8], z[8];

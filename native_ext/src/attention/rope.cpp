@@ -61,6 +61,7 @@ Rope::Rope(const RopeParams& params, const float* factors) {
     magnitude_ = params.attn_factor;
     if (params.ext_factor != 0.0f) {
         magnitude_ *= 1 + static_cast<double>(0.1L * std::log(1 / scale));
+        magnitude_ /= 1 + static_cast<double>(0.1L * params.log_multiplier * std::log(1 / scale));
     }
 }
 
@@ -75,7 +76,9 @@ void Rope::angles(int position, float* out) const {
     }
 }
 
-void Rope::turn(const float* x, int head_size, const float* angles, int dimensions, float scale, float* to) {
+namespace {
+
+void turn_neighbours(const float* x, const float* angles, int dimensions, float scale, float* to) {
     const float* neighbours = angles + dimensions;
     int d = 0;
     for (; d + 8 <= dimensions; d += 8) {
@@ -86,10 +89,32 @@ void Rope::turn(const float* x, int head_size, const float* angles, int dimensio
         const Float8 swapped = Float8{v[1], v[0], v[3], v[2], v[5], v[4], v[7], v[6]};
         store8(to + d, (v * own + swapped * other) * scale);
     }
-    for (; d < dimensions; ++d) {
-        to[d] = (x[d] * angles[d] + x[d ^ 1] * neighbours[d]) * scale;
+    for (; d < dimensions; d += 2) {
+        const float first = x[d], second = x[d + 1];
+        to[d] = (first * angles[d] + second * neighbours[d]) * scale;
+        to[d + 1] = (second * angles[d + 1] + first * neighbours[d + 1]) * scale;
     }
-    for (; d < head_size; ++d) {
+}
+
+void turn_halves(const float* x, const float* angles, int dimensions, float scale, float* to) {
+    const float* neighbours = angles + dimensions;
+    const int half = dimensions / 2;
+    for (int i = 0; i < half; ++i) {
+        const float first = x[i], second = x[half + i];
+        to[i] = (first * angles[2 * i] + second * neighbours[2 * i]) * scale;
+        to[half + i] = (second * angles[2 * i + 1] + first * neighbours[2 * i + 1]) * scale;
+    }
+}
+
+}  // namespace
+
+void Rope::turn(const float* x, int head_size, const float* angles, int dimensions, RopeOrder order, float scale, float* to) {
+    if (order == RopeOrder::neighbours) {
+        turn_neighbours(x, angles, dimensions, scale, to);
+    } else {
+        turn_halves(x, angles, dimensions, scale, to);
+    }
+    for (int d = dimensions; d < head_size; ++d) {
         to[d] = x[d] * scale;
     }
 }

@@ -4,6 +4,9 @@
 
 namespace tokenloom {
 
+// Which dimensions turn together: 0 and 1, 2 and 3, ...; or i and i + half of those turned (GPT-NeoX).
+enum class RopeOrder { neighbours, halves };
+
 // The arguments of ggml_rope_ext, as llama.cpp derives them from the file.
 struct RopeParams {
     int dimensions = 0;         // how many of a head's dimensions are rotated
@@ -14,6 +17,7 @@ struct RopeParams {
     float attn_factor = 1.0f;
     float beta_fast = 32.0f;
     float beta_slow = 1.0f;
+    float log_multiplier = 0.0f; // of yarn: the magnitude is divided by 1 + 0.1 * log_multiplier * ln(the scaling factor)
 };
 
 }  // namespace tokenloom

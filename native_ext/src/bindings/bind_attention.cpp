@@ -64,11 +64,11 @@ std::vector<Run> runs_of(const std::vector<PythonRun>& given, int pages) {
     return runs;
 }
 
-AttentionShape shape_of(int heads, int kv_heads, int head_size) {
-    if (kv_heads < 1 || heads < kv_heads || heads % kv_heads != 0 || head_size < 1) {
+AttentionShape shape_of(int heads, int kv_heads, int key_size, int value_size, int window) {
+    if (kv_heads < 1 || heads < kv_heads || heads % kv_heads != 0 || key_size < 1 || value_size < 1 || window < 0) {
         throw py::value_error("heads must be a multiple of kv_heads");
     }
-    return {heads, kv_heads, head_size};
+    return {heads, kv_heads, key_size, value_size, window};
 }
 
 double cpu_seconds() {
@@ -77,23 +77,27 @@ double cpu_seconds() {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// query: (rows, heads, head_size); keys, values: (pages, kPageSize, kv_heads, head_size). Positions whose key is infinite
-// are left unwritten. Planned for so many threads, but run on one. Returns the outputs as `query` is shaped, and the CPU
-// seconds of each repetition.
+// query: (rows, heads, key size); keys, values: (pages, kPageSize, kv_heads, key size or value size). Positions whose key is
+// infinite are left unwritten. Planned for so many threads, but run on one. Returns the outputs, (rows, heads, value size), and the
+// CPU seconds of each repetition.
 py::tuple attend_runs(const Floats& query, const Floats& keys, const Floats& values, const std::vector<PythonRun>& given,
-                      const std::string& kernels, const std::string& type, int threads, int repeat) {
+                      const std::string& kernels, const std::string& type, int threads, int repeat, int window, float cap,
+                      const std::vector<float>& sinks) {
     if (query.ndim() != 3 || keys.ndim() != 4 || values.ndim() != 4 || keys.shape(1) != kPageSize || keys.shape(3) != query.shape(2) ||
-        !std::equal(keys.shape(), keys.shape() + 4, values.shape()) || threads < 1) {
-        throw py::value_error("query must be (rows, heads, head_size), keys and values (pages, 64, kv_heads, head_size)");
+        !std::equal(keys.shape(), keys.shape() + 3, values.shape()) || threads < 1 ||
+        (!sinks.empty() && sinks.size() != static_cast<size_t>(query.shape(1)))) {
+        throw py::value_error("query must be (rows, heads, key size), keys and values (pages, 64, kv_heads, key and value size)");
     }
     const auto pages = static_cast<int>(keys.shape(0));
     const AttentionShape shape =
-        shape_of(static_cast<int>(query.shape(1)), static_cast<int>(keys.shape(2)), static_cast<int>(query.shape(2)));
+        shape_of(static_cast<int>(query.shape(1)), static_cast<int>(keys.shape(2)), static_cast<int>(query.shape(2)),
+                 static_cast<int>(values.shape(3)), window);
     const std::vector<Run> runs = runs_of(given, pages);
     if (runs.empty() || runs.back().first_row + runs.back().rows != query.shape(0)) {
         throw py::value_error("the runs' rows must be those of the query");
     }
-    KvPool pool(1, shape.kv_heads, shape.head_size, type_named(type));
+    const CellShape cells{shape.kv_heads, shape.key_size, shape.value_size};
+    KvPool pool({&cells, 1}, type_named(type));
     pool.ensure(pages);
     for (int page = 0; page < pages; ++page) {
         for (int offset = 0; offset < kPageSize; ++offset) {
@@ -107,10 +111,12 @@ py::tuple attend_runs(const Floats& query, const Floats& keys, const Floats& val
     }
     const AttentionPlan plan = plan_attention(runs, shape, threads);
     std::vector<float> stored(plan.stored_floats);
-    AttentionScratch scratch(shape);
-    Floats output({query.shape(0), query.shape(1), query.shape(2)});
+    AttentionScratch scratch({&shape, 1});
+    Floats output({query.shape(0), query.shape(1), values.shape(3)});
+    const HeadTurn none;
     const AttentionWork work{kernels_named(kernels), shape, plan, runs, pool, 0, query.data(),
-                             static_cast<size_t>(shape.heads) * shape.head_size, nullptr, 0, output.mutable_data(), stored.data()};
+                             static_cast<size_t>(shape.heads) * shape.key_size, none, sinks.empty() ? nullptr : sinks.data(), cap,
+                             std::sqrt(static_cast<float>(shape.key_size)), output.mutable_data(), stored.data()};
     py::list seconds;
     for (int i = 0; i < repeat; ++i) {
         const double start = cpu_seconds();
@@ -134,9 +140,9 @@ py::tuple attend_runs(const Floats& query, const Floats& keys, const Floats& val
 }
 
 // (index, page, rows that read it) for every time that a page is read for one KV head, and the number of work items.
-py::tuple reads_of(const std::vector<PythonRun>& given, int heads, int kv_heads, int head_size, int threads) {
+py::tuple reads_of(const std::vector<PythonRun>& given, int heads, int kv_heads, int head_size, int threads, int window) {
     const std::vector<Run> runs = runs_of(given, 1 << 30);
-    const AttentionPlan plan = plan_attention(runs, shape_of(heads, kv_heads, head_size), threads);
+    const AttentionPlan plan = plan_attention(runs, shape_of(heads, kv_heads, head_size, head_size, window), threads);
     py::list reads;
     for (const AttentionPlan::Item& item : plan.items) {
         const AttentionPlan::Tile& tile = plan.tiles[static_cast<size_t>(item.tile)];
@@ -155,12 +161,19 @@ py::tuple reads_of(const std::vector<PythonRun>& given, int heads, int kv_heads,
 
 // x: (rows, heads, head_size), turned by each row's position, by us and by ggml.
 py::tuple rope(const Floats& x, std::vector<int> positions, int dimensions, int original_context, float freq_base, float freq_scale,
-               float ext_factor, float attn_factor, std::vector<float> factors) {
+               float ext_factor, float attn_factor, std::vector<float> factors, bool halves) {
     if (x.ndim() != 3 || static_cast<size_t>(x.shape(0)) != positions.size() || dimensions < 2 || dimensions % 2 != 0 ||
         dimensions > x.shape(2) || (!factors.empty() && factors.size() != static_cast<size_t>(dimensions / 2))) {
         throw py::value_error("x must be (positions, heads, head_size), dimensions even and at most head_size");
     }
-    const RopeParams params{dimensions, original_context, freq_base, freq_scale, ext_factor, attn_factor, 32.0f, 1.0f};
+    RopeParams params;
+    params.dimensions = dimensions;
+    params.original_context = original_context;
+    params.freq_base = freq_base;
+    params.freq_scale = freq_scale;
+    params.ext_factor = ext_factor;
+    params.attn_factor = attn_factor;
+    const RopeOrder order = halves ? RopeOrder::halves : RopeOrder::neighbours;
     const Rope ours(params, factors.empty() ? nullptr : factors.data());
     const auto size = static_cast<int>(x.shape(2));
     Floats out({x.shape(0), x.shape(1), x.shape(2)});
@@ -168,7 +181,7 @@ py::tuple rope(const Floats& x, std::vector<int> positions, int dimensions, int 
     for (py::ssize_t row = 0; row < x.shape(0); ++row) {
         ours.angles(positions[static_cast<size_t>(row)], angles.data());
         for (py::ssize_t head = 0; head < x.shape(1); ++head) {
-            Rope::turn(x.data(row, head, 0), size, angles.data(), dimensions, 1.0f, out.mutable_data(row, head, 0));
+            Rope::turn(x.data(row, head, 0), size, angles.data(), dimensions, order, 1.0f, out.mutable_data(row, head, 0));
         }
     }
 
@@ -185,7 +198,7 @@ py::tuple rope(const Floats& x, std::vector<int> positions, int dimensions, int 
         divisors = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, dimensions / 2);
         std::memcpy(divisors->data, factors.data(), factors.size() * sizeof(float));
     }
-    ggml_tensor* turned = ggml_rope_ext(context.get(), input, at, divisors, dimensions, GGML_ROPE_TYPE_NORMAL, original_context, freq_base,
+    ggml_tensor* turned = ggml_rope_ext(context.get(), input, at, divisors, dimensions, halves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, original_context, freq_base,
                                         freq_scale, ext_factor, attn_factor, 32.0f, 1.0f);
     ggml_cgraph* graph = ggml_new_graph(context.get());
     ggml_build_forward_expand(graph, turned);
@@ -235,11 +248,13 @@ void bind_attention(py::module_& m) {
     });
     m.def("chosen_attention", &chosen_attention, py::arg("fault"));
     m.def("attend", &attend_runs, py::arg("query"), py::arg("keys"), py::arg("values"), py::arg("runs"), py::arg("kernels") = "portable",
-          py::arg("type") = "f16", py::arg("threads") = 1, py::arg("repeat") = 1);
+          py::arg("type") = "f16", py::arg("threads") = 1, py::arg("repeat") = 1, py::arg("window") = 0, py::arg("cap") = 0.0f,
+          py::arg("sinks") = std::vector<float>{});
     m.def("rope", &rope, py::arg("x"), py::arg("positions"), py::arg("dimensions"), py::arg("original_context") = 2048,
           py::arg("freq_base") = 10000.0f, py::arg("freq_scale") = 1.0f, py::arg("ext_factor") = 0.0f, py::arg("attn_factor") = 1.0f,
-          py::arg("factors") = std::vector<float>{});
-    m.def("attention_reads", &reads_of, py::arg("runs"), py::arg("heads"), py::arg("kv_heads"), py::arg("head_size"), py::arg("threads"));
+          py::arg("factors") = std::vector<float>{}, py::arg("halves") = false);
+    m.def("attention_reads", &reads_of, py::arg("runs"), py::arg("heads"), py::arg("kv_heads"), py::arg("head_size"), py::arg("threads"),
+          py::arg("window") = 0);
 }
 
 }  // namespace tokenloom

@@ -107,14 +107,15 @@ py::list forward(Engine& engine, const py::sequence& batch) {
 }
 
 py::dict geometry(const Engine& engine) {
-    const HParams& h = engine.model().hparams();
+    const Description& h = engine.model().description();
+    const LayerAttention& first = h.attention[0];
     py::dict out;
     out["architecture"] = h.architecture;
     out["name"] = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(h.name.data(), static_cast<Py_ssize_t>(h.name.size()), "replace"));
-    out["layers"] = h.layers;
-    out["heads"] = h.heads;
-    out["kv_heads"] = h.kv_heads;
-    out["head_size"] = h.head_size;
+    out["layers"] = h.layers();
+    out["heads"] = first.heads;
+    out["kv_heads"] = first.kv_heads;
+    out["head_size"] = first.key_size;
     out["embedding"] = h.embedding;
     out["vocabulary"] = engine.model().vocabulary();
     out["context"] = h.context;

@@ -109,16 +109,18 @@ py::tuple multiply(const std::vector<const PackedMatrix*>& parts, const Floats& 
     const auto tokens = static_cast<int>(x.shape(0));
     ops.count_rows(&tokens);
     return run(x, rows, 1, repeat, [&](ggml_context* context, ggml_tensor* input) {
-        ggml_tensor* quantized;
+        MultiplyOps::Made made{input};
         if (before == "normed") {
             weight.resize(static_cast<size_t>(input->ne[0]), 1.0f);
-            ggml_tensor* w = ggml_new_tensor_1d(context, GGML_TYPE_F32, input->ne[0]);
-            w->data = weight.data();
-            quantized = ops.quantize_normed(context, input, form, w, epsilon);
-        } else {
-            quantized = before == "gated" ? ops.quantize_gated(context, input, form) : ops.quantize(context, input, form);
+            made = {input, ActivationSource::normed, weight.data(), epsilon};
+        } else if (before == "gated") {
+            made.kind = ActivationSource::gated;
         }
-        return ops.multiply(context, parts, quantized, static_cast<int>(input->ne[1]), add ? input : nullptr);
+        std::vector<MultiplyOps::Part> all;
+        for (const PackedMatrix* part : parts) {
+            all.push_back({part, nullptr, nullptr});
+        }
+        return ops.multiply(context, all, ops.quantize(context, made, form), static_cast<int>(input->ne[1]), {add ? input : nullptr});
     });
 }
 

@@ -5,7 +5,9 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -43,23 +45,37 @@ double cpu_seconds() {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// The bytes of all tiles, each written in `parts` parts, and the seconds of CPU of each time. `before`: "", "normed" with a weight,
-// or "gated".
+constexpr const char* kKindNames[] = {"",          "normed", "layer_normed", "gated",        "gelu_gated", "erf_gated", "clamped_gated",
+                                      "silu", "gelu",   "erf_gelu",     "relu_squared", "xielu"};
+static_assert(std::size(kKindNames) == kActivationKinds);
+
+ActivationSource::Kind kind_named(const std::string& name) {
+    const auto* found = std::find(std::begin(kKindNames), std::end(kKindNames), name);
+    if (found == std::end(kKindNames)) {
+        throw py::value_error("there are no activations '" + name + "'");
+    }
+    return static_cast<ActivationSource::Kind>(found - std::begin(kKindNames));
+}
+
+// The bytes of all tiles, each written in `parts` parts, and the seconds of CPU of each time. `before`: one of kKindNames; weights
+// and biases as ActivationSource has them.
 py::tuple tiles(const Floats& x, const std::string& kernels, const std::string& form_name, const std::string& before,
-                const std::vector<float>& weight, float epsilon, int parts, int repeat) {
-    const bool gated = before == "gated";
-    const bool normed = before == "normed";
+                const std::vector<float>& weight, float epsilon, int parts, int repeat, const std::vector<float>& bias) {
+    const ActivationSource::Kind kind = kind_named(before);
+    const bool gated = is_gated(kind);
+    const bool normed = kind == ActivationSource::normed || kind == ActivationSource::layer_normed;
     const ActivationForm form = form_named(form_name);
     if (x.ndim() != 2 || x.shape(0) < 1 || parts < 1 || (gated && x.shape(1) % 2 != 0)) {
         throw py::value_error("x must have shape (rows, columns), and twice the columns to be gated");
     }
     const py::ssize_t columns = gated ? x.shape(1) / 2 : x.shape(1);
-    if ((form == ActivationForm::rounded && columns % kBlock != 0) || (normed && weight.size() != static_cast<size_t>(columns))) {
+    if ((form == ActivationForm::rounded && columns % kBlock != 0) || (normed && weight.size() != static_cast<size_t>(columns)) ||
+        (kind == ActivationSource::xielu && weight.size() != 4) || (!bias.empty() && bias.size() != static_cast<size_t>(columns))) {
         throw py::value_error("columns must be a multiple of 32 where they are rounded, and as many as weights");
     }
     const RowKernels& chosen = kernels_named(kernels);
-    const ActivationSource source{normed ? ActivationSource::normed : gated ? ActivationSource::gated : ActivationSource::plain,
-                                  x.data(), static_cast<size_t>(x.shape(1)), columns, weight.data(), epsilon};
+    const ActivationSource source{kind,          x.data(), static_cast<size_t>(x.shape(1)),       columns,
+                                  weight.data(), epsilon,  bias.empty() ? nullptr : bias.data()};
     const auto rows = static_cast<int>(x.shape(0));
     py::array_t<uint8_t> out(static_cast<py::ssize_t>(activation_bytes(form, rows, columns)));
     std::memset(out.mutable_data(), 0xee, static_cast<size_t>(out.nbytes()));
@@ -121,9 +137,10 @@ py::tuple page(const Floats& keys, const Floats& values, const std::string& kern
     const RowKernels& chosen = kernels_named(kernels);
     const auto size = static_cast<int>(keys.shape(1));
     const KvType kind = type == "f16" ? KvType::f16 : KvType::int8;
-    KvPool pool(1, 1, size, kind);
+    const CellShape cells{1, size, size};
+    KvPool pool({&cells, 1}, kind);
     pool.ensure(1);
-    const size_t bytes = KvPool::page_bytes(1, 1, size, kind);
+    const size_t bytes = KvPool::page_bytes({&cells, 1}, kind);
     const PageView view = pool.view(0, 0, 0);
     auto* memory = static_cast<uint8_t*>(const_cast<void*>(view.keys));
     std::memset(memory, 0xee, bytes);
@@ -165,7 +182,7 @@ void bind_rows(py::module_& m) {
     });
     m.def("quantize_activations", &quantize, py::arg("x"));
     m.def("activation_tiles", &tiles, py::arg("x"), py::arg("kernels"), py::arg("form") = "rounded", py::arg("before") = "",
-          py::arg("weight") = std::vector<float>{}, py::arg("epsilon") = 0.0f, py::arg("parts") = 1, py::arg("repeat") = 1);
+          py::arg("weight") = std::vector<float>{}, py::arg("epsilon") = 0.0f, py::arg("parts") = 1, py::arg("repeat") = 1, py::arg("bias") = std::vector<float>{});
     m.def("weigh", &weigh, py::arg("logits"), py::arg("best"), py::arg("factor"), py::arg("kernels"));
     m.def("stored_page", &page, py::arg("keys"), py::arg("values"), py::arg("kernels"), py::arg("type") = "f16", py::arg("offset") = 0,
           py::arg("repeat") = 1);

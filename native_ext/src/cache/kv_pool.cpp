@@ -17,19 +17,32 @@ size_t bytes_of_number(KvType type) { return type == KvType::f16 ? sizeof(uint16
 
 }  // namespace
 
-size_t KvPool::page_bytes(int layers, int kv_heads, int head_size, KvType type) {
-    const size_t scales = type == KvType::f16 ? 0 : 2 * sizeof(uint16_t);
-    return static_cast<size_t>(layers) * kv_heads * kPageSize * (2 * bytes_of_number(type) * head_size + scales);
+std::vector<KvPool::Place> KvPool::places_of(std::span<const CellShape> layers, KvType type) {
+    const size_t number = bytes_of_number(type) * kPageSize;
+    const size_t scales = type == KvType::f16 ? 0 : 2 * sizeof(uint16_t) * kPageSize;
+    std::vector<Place> places;
+    size_t offset = 0;
+    for (const CellShape& shape : layers) {
+        Place place{shape, offset, number * shape.key_size, number * shape.value_size, 0};
+        place.block_bytes = place.key_bytes + place.value_bytes + scales;
+        offset += place.block_bytes * static_cast<size_t>(shape.kv_heads);
+        places.push_back(place);
+    }
+    return places;
 }
 
-KvPool::KvPool(int layers, int kv_heads, int head_size, KvType type)
-    : layers_(layers),
-      kv_heads_(kv_heads),
-      head_size_(head_size),
+size_t KvPool::page_bytes(std::span<const CellShape> layers, KvType type) {
+    size_t bytes = 0;
+    for (const Place& place : places_of(layers, type)) {
+        bytes += place.block_bytes * static_cast<size_t>(place.shape.kv_heads);
+    }
+    return bytes;
+}
+
+KvPool::KvPool(std::span<const CellShape> layers, KvType type)
+    : layers_(places_of(layers, type)),
       type_(type),
-      numbers_(bytes_of_number(type) * head_size * kPageSize),
-      block_bytes_(page_bytes(1, 1, head_size, type)),
-      page_bytes_(page_bytes(layers, kv_heads, head_size, type)),
+      page_bytes_(page_bytes(layers, type)),
       slab_pages_(std::max<size_t>(1, kSlabTarget / page_bytes_)),
       slab_bytes_(slab_pages_ * page_bytes_) {}
 
@@ -52,22 +65,25 @@ void KvPool::trim(int pages_end) {
 }
 
 void KvPool::write(const RowKernels& kernels, int page, int offset, int layer, int head, const HeadRows& rows) {
+    const Place& place = layers_[static_cast<size_t>(layer)];
+    const int key_size = place.shape.key_size;
+    const int value_size = place.shape.value_size;
     uint8_t* keys = block(page, layer, head);
-    uint8_t* values = keys + numbers_;
+    uint8_t* values = keys + place.key_bytes;
     const auto key = [&](int i) { return rows.keys + static_cast<size_t>(i) * rows.key_stride; };
     const auto value = [&](int i) { return rows.values + static_cast<size_t>(i) * rows.value_stride; };
     if (type_ == KvType::int8) {
-        auto* scales = reinterpret_cast<uint16_t*>(values + numbers_) + offset;
+        auto* scales = reinterpret_cast<uint16_t*>(values + place.value_bytes) + offset;
         for (int i = 0; i < rows.positions; ++i) {
-            auto* value_row = reinterpret_cast<int8_t*>(values) + static_cast<size_t>(offset + i) * head_size_;
-            scales[i] = kernels.write_bytes(key(i), head_size_, reinterpret_cast<int8_t*>(keys) + offset + i, kPageSize);
-            scales[kPageSize + i] = kernels.write_bytes(value(i), head_size_, value_row, 1);
+            auto* value_row = reinterpret_cast<int8_t*>(values) + static_cast<size_t>(offset + i) * value_size;
+            scales[i] = kernels.write_bytes(key(i), key_size, reinterpret_cast<int8_t*>(keys) + offset + i, kPageSize);
+            scales[kPageSize + i] = kernels.write_bytes(value(i), value_size, value_row, 1);
         }
         return;
     }
     auto* key_column = reinterpret_cast<uint16_t*>(keys) + offset;
-    for (int d = 0; d < head_size_; d += kHalvesWidth) {
-        const int count = std::min(kHalvesWidth, head_size_ - d);
+    for (int d = 0; d < key_size; d += kHalvesWidth) {
+        const int count = std::min(kHalvesWidth, key_size - d);
         for (int first = 0; first < rows.positions; first += kPositionsTogether) {
             const int positions = std::min(kPositionsTogether, rows.positions - first);
             uint16_t halves[kPositionsTogether * kHalvesWidth];
@@ -78,25 +94,27 @@ void KvPool::write(const RowKernels& kernels, int page, int offset, int layer, i
         }
     }
     for (int i = 0; i < rows.positions; ++i) {
-        kernels.write_halves(value(i), head_size_, reinterpret_cast<uint16_t*>(values) + static_cast<size_t>(offset + i) * head_size_);
+        kernels.write_halves(value(i), value_size, reinterpret_cast<uint16_t*>(values) + static_cast<size_t>(offset + i) * value_size);
     }
 }
 
 void KvPool::copy(int from, int to, int positions) {
     const size_t number = bytes_of_number(type_);
     const size_t count = static_cast<size_t>(positions);
-    for (int layer = 0; layer < layers_; ++layer) {
-        for (int head = 0; head < kv_heads_; ++head) {
-            const uint8_t* source = block(from, layer, head);
-            uint8_t* target = block(to, layer, head);
-            for (int d = 0; d < head_size_; ++d) {
+    for (size_t layer = 0; layer < layers_.size(); ++layer) {
+        const Place& place = layers_[layer];
+        for (int head = 0; head < place.shape.kv_heads; ++head) {
+            const uint8_t* source = block(from, static_cast<int>(layer), head);
+            uint8_t* target = block(to, static_cast<int>(layer), head);
+            for (int d = 0; d < place.shape.key_size; ++d) {
                 const size_t row = static_cast<size_t>(d) * kPageSize * number;
                 std::memcpy(target + row, source + row, count * number);
             }
-            std::memcpy(target + numbers_, source + numbers_, count * head_size_ * number);
+            std::memcpy(target + place.key_bytes, source + place.key_bytes, count * place.shape.value_size * number);
             if (type_ == KvType::int8) {
-                for (const size_t scales : {2 * numbers_, 2 * numbers_ + kPageSize * sizeof(uint16_t)}) {
-                    std::memcpy(target + scales, source + scales, count * sizeof(uint16_t));
+                const size_t scales = place.key_bytes + place.value_bytes;
+                for (const size_t at : {scales, scales + kPageSize * sizeof(uint16_t)}) {
+                    std::memcpy(target + at, source + at, count * sizeof(uint16_t));
                 }
             }
         }

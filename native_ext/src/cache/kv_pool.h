@@ -1,10 +1,10 @@
 // The memory behind the pages of cells.
 //
-// A page holds the keys and values of kPageSize positions in every layer:
+// A page holds the keys and values of kPageSize positions in every layer that has cells:
 //
 //     for each layer, for each KV head:
-//         keys          [head_size][kPageSize]   (transposed, so that one instruction scores many positions)
-//         values        [kPageSize][head_size]
+//         keys          [key_size][kPageSize]    (transposed, so that one instruction scores many positions)
+//         values        [kPageSize][value_size]
 //         key scales    [kPageSize]              of int8 only
 //         value scales  [kPageSize]
 //
@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "system/huge_memory.h"
@@ -28,7 +29,14 @@
 
 namespace tokenloom {
 
-// One head's keys and values of some positions: float32 [head_size] each, a row every so many floats.
+// Of the cells of one layer.
+struct CellShape {
+    int kv_heads;
+    int key_size;
+    int value_size;
+};
+
+// One head's keys and values of some positions: float32 [key_size] and [value_size], a row every so many floats.
 struct HeadRows {
     int positions;
     const float* keys;
@@ -39,12 +47,13 @@ struct HeadRows {
 
 class KvPool {
 public:
-    KvPool(int layers, int kv_heads, int head_size, KvType type);
+    // `layers`: those that have cells.
+    KvPool(std::span<const CellShape> layers, KvType type);
     KvPool(const KvPool&) = delete;
     KvPool& operator=(const KvPool&) = delete;
 
     // Bytes of one page of such a model.
-    static size_t page_bytes(int layers, int kv_heads, int head_size, KvType type);
+    static size_t page_bytes(std::span<const CellShape> layers, KvType type);
 
     KvType type() const { return type_; }
 
@@ -55,18 +64,19 @@ public:
 
     PageView view(int page, int layer, int head) const {
         const uint8_t* keys = block(page, layer, head);
-        const uint8_t* values = keys + numbers_;
+        const Place& place = layers_[static_cast<size_t>(layer)];
+        const uint8_t* values = keys + place.key_bytes;
         if (type_ == KvType::f16) {
             return {keys, values, nullptr, nullptr};
         }
-        const auto* scales = reinterpret_cast<const uint16_t*>(values + numbers_);
+        const auto* scales = reinterpret_cast<const uint16_t*>(values + place.value_bytes);
         return {keys, values, scales, scales + kPageSize};
     }
 
     // Store keys and values of one head of one layer, of positions of a page that follow each other. Numbers beyond float16's
     // range become its largest.
     void write(const RowKernels& kernels, int page, int offset, int layer, int head, const HeadRows& rows);
-    // Of one position, float32 [head_size] each.
+    // Of one position.
     void write(const RowKernels& kernels, int page, int offset, int layer, int head, const float* key, const float* value) {
         write(kernels, page, offset, layer, head, {1, key, 0, value, 0});
     }
@@ -77,16 +87,23 @@ public:
 
 private:
     uint8_t* block(int page, int layer, int head) const {
+        const Place& place = layers_[static_cast<size_t>(layer)];
         return slabs_[static_cast<size_t>(page) / slab_pages_].data() + (static_cast<size_t>(page) % slab_pages_) * page_bytes_ +
-               (static_cast<size_t>(layer) * kv_heads_ + head) * block_bytes_;
+               place.offset + static_cast<size_t>(head) * place.block_bytes;
     }
 
-    int layers_;
-    int kv_heads_;
-    int head_size_;
+    // A layer's part of a page.
+    struct Place {
+        CellShape shape;
+        size_t offset;
+        size_t key_bytes;    // of one head's numbers, without scales
+        size_t value_bytes;  // likewise
+        size_t block_bytes;  // of one head
+    };
+    static std::vector<Place> places_of(std::span<const CellShape> layers, KvType type);
+
+    std::vector<Place> layers_;
     KvType type_;
-    size_t numbers_;      // bytes of the keys' numbers, and of the values', of one page, layer and head
-    size_t block_bytes_;  // of all of one page, layer and head
     size_t page_bytes_;
     size_t slab_pages_;
     size_t slab_bytes_;

@@ -17,8 +17,8 @@ constexpr const char* kKvTypeNames[kKvTypes] = {"f16", "int8"};
 
 // Where one page's cells of one layer and KV head lie (kv_pool.h has the layout).
 struct PageView {
-    const void* keys;              // [head_size][kPageSize]
-    const void* values;            // [kPageSize][head_size]
+    const void* keys;              // [key_size][kPageSize]
+    const void* values;            // [kPageSize][value_size]
     const uint16_t* key_scales;    // [kPageSize], int8 only
     const uint16_t* value_scales;  // likewise
 };

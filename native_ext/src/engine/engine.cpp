@@ -62,8 +62,16 @@ KvType kv_type_of(const std::string& name) {
     throw EngineError("kv_type is '" + name.substr(0, 80) + "'; it must be f16 or int8");
 }
 
-int64_t bytes_of_page(const HParams& h, KvType type) {
-    return static_cast<int64_t>(KvPool::page_bytes(h.layers, h.kv_heads, h.head_size, type));
+// Of the layers that have cells.
+std::vector<CellShape> cell_shapes(const Description& model) {
+    std::vector<CellShape> shapes;
+    for (int i = 0; i < model.layers(); ++i) {
+        const LayerAttention& layer = model.attention[static_cast<size_t>(i)];
+        if (layer.cells == i) {
+            shapes.push_back({layer.kv_heads, layer.key_size, layer.value_size});
+        }
+    }
+    return shapes;
 }
 
 int page_count(int64_t kv_bytes, int64_t page_bytes) {
@@ -88,10 +96,10 @@ Engine::Engine(const EngineSettings& settings)
       fixed_threads_(settings.fixed_threads > 0),
       choice_(team_.threads()),
       max_batch_tokens_(in_range("max_batch_tokens", settings.max_batch_tokens, 1, 1 << 20)),
-      page_bytes_(bytes_of_page(model_.hparams(), kv_type_of(settings.kv_type))),
+      page_bytes_(static_cast<int64_t>(KvPool::page_bytes(cell_shapes(model_.description()), kv_type_of(settings.kv_type)))),
       cells_(page_count(settings.kv_bytes, page_bytes_), in_range("max_sequences", settings.max_sequences, 1, 1 << 24),
-             model_.hparams().context, kPageSize),
-      pool_(model_.hparams().layers, model_.hparams().kv_heads, model_.hparams().head_size, kv_type_of(settings.kv_type)),
+             model_.description().context, kPageSize),
+      pool_(cell_shapes(model_.description()), kv_type_of(settings.kv_type)),
       forward_(model_, pool_, kernels_, team_),
       samplers_(static_cast<size_t>(team_.threads()), Sampler(row_kernels_of(kernels_))) {}
 

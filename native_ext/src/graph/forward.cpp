@@ -12,6 +12,7 @@ namespace {
 
 // More than a layer's nodes and leaves, and those around the layers.
 constexpr size_t kNodesPerLayer = 48;
+constexpr size_t kNodesOfExperts = 32;
 constexpr size_t kOtherNodes = 64;
 // A buffer grown for more logits than this is given back afterwards.
 constexpr int kKeptOutputs = 128;
@@ -20,23 +21,15 @@ constexpr int kLeastRoom = 32;
 // A little more than a power of two, so that tensors do not all begin at the same place of a page.
 int room_for(int rows) { return std::max(kLeastRoom, static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)))) + 1; }
 
-bool is_ours(const Matrix& matrix) { return matrix.packed != nullptr && matrix.bias == nullptr; }
-
 // Whether no node of the model's graph is ggml's own.
-bool all_ours(const Model& model) {
-    const auto form = [](const Matrix& matrix) { return matrix.packed->form(); };
-    for (const Layer& layer : model.layers()) {
-        for (const Matrix* matrix : {&layer.query, &layer.key, &layer.value, &layer.attention_out, &layer.gate, &layer.up, &layer.down}) {
-            if (!is_ours(*matrix)) {
-                return false;
-            }
-        }
-        if (form(layer.key) != form(layer.query) || form(layer.value) != form(layer.query) || form(layer.gate) != form(layer.up)) {
-            return false;
-        }
-    }
-    return is_ours(model.output());
+bool all_ours(const Model& model) { return model.unpacked_types().empty(); }
+
+size_t most_nodes(const Model& model) {
+    return (kNodesPerLayer + static_cast<size_t>(model.description().experts.count > 0 ? kNodesOfExperts : 0)) * model.layers().size() +
+           kOtherNodes;
 }
+
+const float* numbers(const ggml_tensor* t) { return t == nullptr ? nullptr : static_cast<const float*>(t->data); }
 
 }  // namespace
 
@@ -46,9 +39,11 @@ Forward::Forward(const Model& model, KvPool& pool, const Kernels* kernels, Threa
       ggml_multiplies_(!model.unpacked_types().empty()),
       roomy_(all_ours(model)),
       odd_rows_(model.grouped_rows()),
-      attention_(model.hparams(), model.rope_factors(), pool, kernels, team),
+      attention_(model, pool, kernels, team),
       multiply_(kernels, team),
-      nodes_(kNodesPerLayer * model.hparams().layers + kOtherNodes) {
+      rows_op_(team),
+      experts_(model.description().experts, kernels, team),
+      nodes_(most_nodes(model)) {
     ggml_threadpool_params params;
     ggml_threadpool_params_init(&params, ggml_multiplies_ ? team.threads() : 1);
     params.poll = 0;  // sleep, do not spin, between forwards
@@ -69,67 +64,136 @@ size_t Forward::buffer_bytes() const {
     return (allocator_ ? ggml_gallocr_get_buffer_size(allocator_.get(), 0) : 0) + work_.size();
 }
 
-// A product with one weight, its bias and `added`, if there are any. This and multiply_normed() are where weights meet
-// activations.
-ggml_tensor* Forward::multiply(const Matrix& matrix, ggml_tensor* x, ggml_tensor* added) {
-    ggml_context* context = context_.get();
-    if (matrix.packed != nullptr && matrix.bias == nullptr) {
-        return multiply_.multiply(context, {matrix.packed}, multiply_.quantize(context, x, matrix.packed->form()),
-                                  static_cast<int>(x->ne[1]), added);
+Forward::Made Forward::normed(ggml_tensor* x, const NormWeights& norm) const {
+    const Description& d = model_.description();
+    if (norm.weight == nullptr) {
+        return {x};
     }
-    ggml_tensor* y = matrix.packed == nullptr ? ggml_mul_mat(context, matrix.weight, x)
-                                              : multiply_.multiply(context, {matrix.packed},
-                                                                   multiply_.quantize(context, x, matrix.packed->form()),
-                                                                   static_cast<int>(x->ne[1]));
-    if (matrix.bias != nullptr) {
-        y = ggml_add(context, y, matrix.bias);
-    }
-    return added == nullptr ? y : ggml_add(context, y, added);
+    return {x, d.norm == NormKind::rms ? ActivationSource::normed : ActivationSource::layer_normed, numbers(norm.weight), d.epsilon,
+            numbers(norm.bias)};
 }
 
-// Products of the normalized x with several weights, biases added.
-Forward::Products Forward::multiply_normed(const std::vector<const Matrix*>& matrices, ggml_tensor* x, ggml_tensor* weight) {
+Forward::Made Forward::activated(ggml_tensor* x, int layer, bool gated) const {
+    const Description& d = model_.description();
+    using Kind = ActivationSource::Kind;
+    static constexpr Kind kinds[][2] = {
+        {ActivationSource::silu, ActivationSource::gated},           {ActivationSource::gelu, ActivationSource::gelu_gated},
+        {ActivationSource::erf_gelu, ActivationSource::erf_gated},   {ActivationSource::relu_squared, ActivationSource::relu_squared},
+        {ActivationSource::silu, ActivationSource::clamped_gated},   {ActivationSource::xielu, ActivationSource::xielu},
+    };
+    const float* parameters = d.xielu.empty() ? nullptr : d.xielu.data() + static_cast<size_t>(layer) * 4;
+    return {x, kinds[static_cast<int>(d.activation)][gated ? 1 : 0], parameters};
+}
+
+// The product with one weight. This and multiply_all() are where weights meet activations.
+ggml_tensor* Forward::multiply(const Matrix& matrix, const Made& made, const Ending& ending) {
     ggml_context* context = context_.get();
-    std::vector<const PackedMatrix*> packed;
+    const auto rows = static_cast<int>(made.x->ne[1]);
+    if (matrix.packed != nullptr) {
+        return multiply_.multiply(context, {{matrix.packed, numbers(matrix.bias), numbers(matrix.scale), matrix.bias_first}},
+                                  multiply_.quantize(context, made, matrix.packed->form()), rows, ending);
+    }
+    ggml_tensor* x = made.kind == ActivationSource::plain ? made.x : multiply_.dense(context, made);
+    ggml_tensor* y = ggml_mul_mat(context, matrix.weight, x);
+    if (matrix.scale == nullptr && matrix.bias == nullptr && ending.added == nullptr && ending.factor == 1.0f && ending.cap == 0.0f) {
+        return y;
+    }
+    return rows_op_.finish(context, y, {numbers(matrix.scale), numbers(matrix.bias), ending.factor, ending.cap, nullptr, matrix.bias_first},
+                           ending.added);
+}
+
+Forward::Products Forward::multiply_all(const std::vector<const Matrix*>& matrices, const Made& made) {
+    ggml_context* context = context_.get();
+    std::vector<MultiplyOps::Part> packed;
     for (const Matrix* matrix : matrices) {
-        if (matrix->packed != nullptr && matrix->bias == nullptr && (packed.empty() || matrix->packed->form() == packed[0]->form())) {
-            packed.push_back(matrix->packed);
+        if (matrix->packed != nullptr && (packed.empty() || matrix->packed->form() == packed[0].matrix->form())) {
+            packed.push_back({matrix->packed, numbers(matrix->bias), numbers(matrix->scale), matrix->bias_first});
         }
     }
     Products out{{}, nullptr};
     if (packed.size() == matrices.size()) {
-        ggml_tensor* normed = multiply_.quantize_normed(context, x, packed[0]->form(), weight, model_.hparams().rms_epsilon);
-        out.whole = multiply_.multiply(context, packed, normed, static_cast<int>(x->ne[1]));
+        ggml_tensor* tiles = multiply_.quantize(context, made, packed[0].matrix->form());
+        out.whole = multiply_.multiply(context, packed, tiles, static_cast<int>(made.x->ne[1]), {});
         if (packed.size() == 1) {
             out.parts.push_back(out.whole);
             return out;
         }
         size_t offset = 0;
-        for (const PackedMatrix* matrix : packed) {
-            out.parts.push_back(ggml_view_2d(context, out.whole, matrix->rows(), x->ne[1], out.whole->nb[1], offset));
-            offset += static_cast<size_t>(matrix->rows()) * sizeof(float);
+        for (const MultiplyOps::Part& part : packed) {
+            out.parts.push_back(ggml_view_2d(context, out.whole, part.matrix->rows(), made.x->ne[1], out.whole->nb[1], offset));
+            offset += static_cast<size_t>(part.matrix->rows()) * sizeof(float);
         }
         return out;
     }
-    ggml_tensor* normed = normalize(x, weight);
     for (const Matrix* matrix : matrices) {
-        out.parts.push_back(multiply(*matrix, normed));
+        out.parts.push_back(multiply(*matrix, made));
     }
     return out;
 }
 
-ggml_tensor* Forward::normalize(ggml_tensor* x, ggml_tensor* weight) const {
-    return ggml_mul(context_.get(), ggml_rms_norm(context_.get(), x, model_.hparams().rms_epsilon), weight);
+// Parts: key, value, and unless nobody asks for it, query.
+Forward::Products Forward::query_key_value(const Layer& layer, int index, const Made& made, bool keys_only) {
+    const LayerAttention& a = model_.description().attention[static_cast<size_t>(index)];
+    if (layer.query_key_value.weight == nullptr) {
+        std::vector<const Matrix*> weights{&layer.key, &layer.value};
+        if (!keys_only) {
+            weights.push_back(&layer.query);
+        }
+        return multiply_all(weights, made);
+    }
+    Products out{{}, multiply(layer.query_key_value, made)};
+    const int64_t queries = int64_t{a.heads} * a.key_size;
+    const int64_t keys = int64_t{a.kv_heads} * a.key_size;
+    const auto part = [&](int64_t rows, int64_t before) {
+        return ggml_view_2d(context_.get(), out.whole, rows, out.whole->ne[1], out.whole->nb[1], static_cast<size_t>(before) * sizeof(float));
+    };
+    out.parts = {part(keys, queries), part(int64_t{a.kv_heads} * a.value_size, queries + keys), part(queries, 0)};
+    return out;
 }
 
-ggml_tensor* Forward::feed_forward(const Layer& layer, ggml_tensor* x) {
-    ggml_context* context = context_.get();
-    const Products both = multiply_normed({&layer.gate, &layer.up}, x, layer.ffn_norm);
-    if (both.whole != nullptr && layer.down.packed != nullptr && layer.down.bias == nullptr) {
-        ggml_tensor* gated = multiply_.quantize_gated(context, both.whole, layer.down.packed->form());
-        return multiply_.multiply(context, {layer.down.packed}, gated, static_cast<int>(x->ne[1]), x);
+ggml_tensor* Forward::feed_forward(const Matrix& gate, const Matrix& up, const Matrix& down, int layer, const Made& made,
+                                   const Ending& ending) {
+    const bool fused = model_.description().fused_up;
+    if (gate.weight == nullptr) {
+        return multiply(down, activated(multiply(up, made), layer, fused), ending);
     }
-    return multiply(layer.down, ggml_swiglu_split(context, both.parts[0], both.parts[1]), x);
+    const Products both = multiply_all({&gate, &up}, made);
+    ggml_tensor* whole = both.whole != nullptr ? both.whole : ggml_concat(context_.get(), both.parts[0], both.parts[1], 0);
+    return multiply(down, activated(whole, layer, true), ending);
+}
+
+ggml_tensor* Forward::experts(const ExpertWeights& weights, int layer, const Made& made, const Ending& ending) {
+    ggml_context* context = context_.get();
+    ggml_tensor* rows = made.kind == ActivationSource::plain ? made.x : multiply_.dense(context, made);
+    ggml_tensor* routed = experts_.route(context, multiply(weights.router, {rows}), numbers(weights.choice_bias));
+    const bool gated = !weights.gate.empty();
+    const ExpertOps::Form form = ExpertOps::form_of(weights.up);
+    ggml_tensor* gathered = experts_.gather(context, rows, routed, form);
+    ggml_tensor* inner;
+    if (!gated) {
+        inner = experts_.multiply(context, {&weights.up}, gathered, form);
+    } else if (const ExpertOps::Form other = ExpertOps::form_of(weights.gate); other == form) {
+        inner = experts_.multiply(context, {&weights.gate, &weights.up}, gathered, form);
+    } else {
+        ggml_tensor* gates = experts_.multiply(context, {&weights.gate}, experts_.gather(context, rows, routed, other), other);
+        inner = ggml_concat(context, gates, experts_.multiply(context, {&weights.up}, gathered, form), 0);
+    }
+    const ExpertOps::Form down = ExpertOps::form_of(weights.down);
+    ggml_tensor* made_inner = experts_.make(context, activated(inner, layer, gated), down);
+    ggml_tensor* entries = experts_.multiply(context, {&weights.down}, made_inner, down);
+    ggml_tensor* sum = experts_.combine(context, entries, ending.factor, ending.added);
+    if (weights.shared_up.weight == nullptr) {
+        return sum;
+    }
+    if (weights.shared_share.weight == nullptr) {
+        return feed_forward(weights.shared_gate, weights.shared_up, weights.shared_down, layer, {rows}, {sum, ending.factor, 0.0f});
+    }
+    ggml_tensor* shared = feed_forward(weights.shared_gate, weights.shared_up, weights.shared_down, layer, {rows}, {});
+    return rows_op_.add_share(context, shared, multiply(weights.shared_share, {rows}), ending.factor, sum);
+}
+
+ggml_tensor* Forward::add_branch(const NormWeights& after, ggml_tensor* branch, ggml_tensor* before) {
+    return after.weight == nullptr ? branch : rows_op_.add_normed(context_.get(), normed(branch, after), model_.description().residual_scale, before);
 }
 
 // The rows that are outputs.
@@ -147,28 +211,29 @@ void Forward::pick_op(ggml_tensor* out, int thread, int, void* forward) {
 }
 
 void Forward::build() {
-    const HParams& h = model_.hparams();
+    const Description& d = model_.description();
     ggml_context* context = context_.get();
     ggml_reset(context);
     multiply_.clear();
     multiply_.count_rows(&rows_);
+    rows_op_.clear();
+    rows_op_.count_rows(&rows_);
+    experts_.clear();
+    experts_.count_rows(&rows_, most_rows_);
     graph_ = ggml_new_graph_custom(context, nodes_, false);
 
-    embeddings_ = ggml_new_tensor_2d(context, GGML_TYPE_F32, h.embedding, most_rows_);
+    embeddings_ = ggml_new_tensor_2d(context, GGML_TYPE_F32, d.embedding, most_rows_);
     ggml_set_input(embeddings_);
     logits_ = nullptr;
 
     ggml_tensor* x = embeddings_;
-    for (int i = 0; i < h.layers; ++i) {
-        const Layer& layer = model_.layers()[i];
-        const bool last = i + 1 == h.layers;
+    ggml_tensor* stored = nullptr;  // by the layer before
+    for (int i = 0; i < d.layers(); ++i) {
+        const Layer& layer = model_.layers()[static_cast<size_t>(i)];
+        const bool last = i + 1 == d.layers();
         const bool cells_only = last && most_outputs_ == 0;  // nobody asks for more
-        std::vector<const Matrix*> weights{&layer.key, &layer.value};
-        if (!cells_only) {
-            weights.push_back(&layer.query);
-        }
-        const Products products = multiply_normed(weights, x, layer.attention_norm);
-        ggml_tensor* stored = attention_.store(context, i, products.parts[0], products.parts[1]);
+        const Products products = query_key_value(layer, i, normed(x, layer.attention_norm), cells_only);
+        stored = attention_.store(context, i, products.parts[0], products.parts[1], cells_only ? nullptr : products.parts[2]);
         ggml_build_forward_expand(graph_, stored);
         if (cells_only) {
             return;
@@ -178,17 +243,28 @@ void Forward::build() {
             mixed = pick(mixed);
             x = pick(x);
             multiply_.count_rows(&outputs_);
+            rows_op_.count_rows(&outputs_);
+            experts_.count_rows(&outputs_, most_outputs_);
         }
-        x = multiply(layer.attention_out, mixed, x);
-        x = feed_forward(layer, x);
+        // A branch that is normalized afterwards is added then.
+        const Ending added{layer.attention_after.weight == nullptr ? x : nullptr,
+                           layer.attention_after.weight == nullptr ? d.residual_scale : 1.0f, 0.0f};
+        ggml_tensor* after = add_branch(layer.attention_after, multiply(layer.attention_out, {mixed}, added), x);
+        const bool same_rows = d.parallel || (d.norm_before && layer.ffn_norm.weight == nullptr);
+        const Made read = same_rows ? normed(x, layer.attention_norm) : normed(after, layer.ffn_norm);
+        const Ending ending{layer.ffn_after.weight == nullptr ? after : nullptr,
+                            layer.ffn_after.weight == nullptr ? d.residual_scale : 1.0f, 0.0f};
+        ggml_tensor* branch = d.has_experts(i) ? experts(layer.experts, i, read, ending)
+                                               : feed_forward(layer.gate, layer.up, layer.down, i, read, ending);
+        x = add_branch(layer.ffn_after, branch, after);
     }
-    logits_ = multiply_normed({&model_.output()}, x, model_.output_norm()).parts[0];
+    logits_ = multiply(model_.output(), normed(x, model_.output_norm()), {nullptr, d.logit_scale, d.logit_cap});
     ggml_set_output(logits_);
     ggml_build_forward_expand(graph_, logits_);
 }
 
 void Forward::write_inputs(const FlatBatch& batch) {
-    const size_t width = model_.hparams().embedding;
+    const size_t width = model_.description().embedding;
     auto* rows = static_cast<float*>(embeddings_->data);
     team_.run(batch.rows(), [&](int first, int last, int) {
         for (int row = first; row < last; ++row) {

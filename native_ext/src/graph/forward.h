@@ -20,7 +20,9 @@
 #include "cache/batch.h"
 #include "cache/kv_pool.h"
 #include "models/model.h"
+#include "graph/expert_op.h"
 #include "graph/multiply_op.h"
+#include "graph/rows_op.h"
 #include "system/thread_team.h"
 
 namespace tokenloom {
@@ -62,6 +64,8 @@ private:
         std::vector<ggml_tensor*> parts;  // float32 [weight's rows, rows], views of `whole` if there is one
         ggml_tensor* whole;               // the parts one below the other, or null
     };
+    using Made = MultiplyOps::Made;
+    using Ending = MultiplyOps::Ending;
 
     int padded(int rows) const { return odd_rows_ && rows % 2 == 0 && rows > 0 ? rows + 1 : rows; }
     bool fits() const;
@@ -69,10 +73,15 @@ private:
     void build();
     ggml_tensor* pick(ggml_tensor* x);
     static void pick_op(ggml_tensor* out, int thread, int threads, void* forward);
-    ggml_tensor* multiply(const Matrix& matrix, ggml_tensor* x, ggml_tensor* added = nullptr);
-    Products multiply_normed(const std::vector<const Matrix*>& matrices, ggml_tensor* x, ggml_tensor* weight);
-    ggml_tensor* normalize(ggml_tensor* x, ggml_tensor* weight) const;
-    ggml_tensor* feed_forward(const Layer& layer, ggml_tensor* x);
+    Made normed(ggml_tensor* x, const NormWeights& norm) const;
+    Made activated(ggml_tensor* x, int layer, bool gated) const;
+    ggml_tensor* multiply(const Matrix& matrix, const Made& made, const Ending& ending = {});
+    Products multiply_all(const std::vector<const Matrix*>& matrices, const Made& made);
+    Products query_key_value(const Layer& layer, int index, const Made& made, bool keys_only);
+    ggml_tensor* feed_forward(const Matrix& gate, const Matrix& up, const Matrix& down, int layer, const Made& made, const Ending& ending);
+    ggml_tensor* experts(const ExpertWeights& weights, int layer, const Made& made, const Ending& ending);
+    // What a branch gives is added to what was: normalized before, if the model does that.
+    ggml_tensor* add_branch(const NormWeights& after, ggml_tensor* branch, ggml_tensor* before);
     void write_inputs(const FlatBatch& batch);
     void compute(int threads);
 
@@ -83,6 +92,8 @@ private:
     bool odd_rows_;
     AttentionOps attention_;
     MultiplyOps multiply_;
+    RowsOps rows_op_;
+    ExpertOps experts_;
     std::unique_ptr<ggml_threadpool, PoolFree> threadpool_;
     GgmlContext context_;
     std::unique_ptr<std::remove_pointer_t<ggml_gallocr_t>, AllocatorFree> allocator_;

@@ -38,18 +38,36 @@ public:
     // Nodes made from now on are of `*rows` rows when the graph runs, at most those of their tensors.
     void count_rows(const int* rows) { rows_ = rows; }
 
-    // Activations for multiply(), which alone may read the results, in the form of the matrices they are for
-    // (ActivationSource has the formulas). x: float32 [columns, rows], of quantize_gated() [2 * columns, rows]; weight:
-    // float32 [columns].
-    ggml_tensor* quantize(ggml_context* context, ggml_tensor* x, ActivationForm form);
-    ggml_tensor* quantize_normed(ggml_context* context, ggml_tensor* x, ActivationForm form, ggml_tensor* weight, float epsilon);
-    ggml_tensor* quantize_gated(ggml_context* context, ggml_tensor* x, ActivationForm form);
+    // Activations to be: what ActivationSource has the formulas of. x: float32 [columns, rows], of gated kinds [2 * columns, rows].
+    struct Made {
+        ggml_tensor* x;
+        ActivationSource::Kind kind = ActivationSource::plain;
+        const float* weight = nullptr;
+        float epsilon = 0.0f;
+        const float* bias = nullptr;
+        int64_t columns() const { return is_gated(kind) ? x->ne[0] / 2 : x->ne[0]; }
+    };
+    // For multiply(), which alone may read the results, in the form of the matrices they are for.
+    ggml_tensor* quantize(ggml_context* context, const Made& made, ActivationForm form);
+    // The same numbers as float32 [columns, rows].
+    ggml_tensor* dense(ggml_context* context, const Made& made);
 
+    // A matrix, and what is done to its products (epilogue.h). bias: float32 [matrix's rows] or null; scale: one float32 or null.
+    struct Part {
+        const PackedMatrix* matrix;
+        const float* bias;
+        const float* scale;
+        bool bias_first = false;
+    };
+    // What is done to all of them. added: a tensor of the result's shape to add, or null.
+    struct Ending {
+        ggml_tensor* added = nullptr;
+        float factor = 1.0f;
+        float cap = 0.0f;
+    };
     // float32 [sum of the parts' rows, rows]: the products of the parts, one below the other, with activations of at most `rows`
-    // rows in the parts' form. The parts have the same form and number of columns. `added`: a tensor of the result's shape to add, or
-    // null.
-    ggml_tensor* multiply(ggml_context* context, std::vector<const PackedMatrix*> parts, ggml_tensor* quantized, int rows,
-                          ggml_tensor* added = nullptr);
+    // rows in the parts' form. The parts have the same form and number of columns.
+    ggml_tensor* multiply(ggml_context* context, std::vector<Part> parts, ggml_tensor* quantized, int rows, const Ending& ending);
 
 private:
     struct Node {
@@ -57,20 +75,24 @@ private:
         const Kernels* kernels;
         std::vector<ArrangedTiles>* arranged;
         const int* rows;
-        std::vector<const PackedMatrix*> parts;
+        std::vector<Part> parts;
+        float factor;
+        float cap;
     };
 
     struct Quantization {
         ThreadTeam* team;
         const RowKernels* kernels;
         const int* rows;
-        ActivationSource::Kind kind;
+        Made made;
         ActivationForm form;
-        float epsilon;
     };
 
-    ggml_tensor* quantize(ggml_context* context, ggml_tensor* x, int64_t columns, ggml_tensor* weight, Quantization how);
+    ggml_tensor* make(ggml_context* context, const Made& made, ActivationForm form, ggml_type type, int64_t first, int64_t second,
+                      ggml_custom_op_t op);
+    static ActivationSource source_of(const Quantization& how, const ggml_tensor* x);
     static void quantize_op(ggml_tensor* out, int thread, int threads, void* quantization);
+    static void dense_op(ggml_tensor* out, int thread, int threads, void* quantization);
     static void multiply_op(ggml_tensor* out, int thread, int threads, void* node);
     // How a multiplication is cut into items: by chunks of tiles, within each by chunks of groups.
     struct Cut {

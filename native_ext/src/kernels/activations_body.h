@@ -63,18 +63,110 @@ TOKENLOOM_INLINE void exponentials(const Float (&given)[N], Float (&out)[N]) {
     });
 }
 
+// x / (1 + e^-y).
 template <int N>
-TOKENLOOM_INLINE void gated(const Float (&gate)[N], const Float (&up)[N], Float (&out)[N]) {
-    Float e[N], x[N];
-    each<N>([&](int i) { x[i] = Vector::floats(Vector::either(Vector::bits(gate[i]), Vector::ints(INT32_MIN))); });
-    exponentials(x, e);
+TOKENLOOM_INLINE void times_sigmoid(const Float (&x)[N], const Float (&y)[N], Float (&out)[N]) {
+    Float e[N], negative[N];
+    each<N>([&](int i) { negative[i] = Vector::floats(Vector::either(Vector::bits(y[i]), Vector::ints(INT32_MIN))); });
+    exponentials(negative, e);
     const Float one = Vector::all(1.0f);
     each<N>([&](int i) {
-        const Float numerator = Vector::mul(gate[i], Vector::choose(Vector::negative(gate[i]), e[i], one));
+        const Float numerator = Vector::mul(x[i], Vector::choose(Vector::negative(y[i]), e[i], one));
         out[i] = Vector::div(numerator, Vector::add(one, e[i]));
     });
+}
+
+template <int N>
+TOKENLOOM_INLINE void gelu(const Float (&x)[N], Float (&out)[N]) {
+    Float y[N];
+    each<N>([&](int i) {
+        const Float inner = Vector::add(Vector::mul(Vector::mul(x[i], x[i]), Vector::all(0.044715f)), Vector::all(1.0f));
+        y[i] = Vector::mul(Vector::mul(x[i], inner), Vector::all(1.59576912f));
+    });
+    times_sigmoid(x, y, out);
+}
+
+template <int N>
+TOKENLOOM_INLINE void erf_gelu(const Float (&x)[N], Float (&out)[N]) {
+    Float a[N], p[N], square[N], e[N];
+    each<N>([&](int i) {
+        const Float size = Vector::floats(Vector::both(Vector::bits(x[i]), Vector::ints(INT32_MAX)));
+        a[i] = Vector::mul(size, Vector::all(0.707106781f));
+        square[i] = Vector::sub(Vector::all(0.0f), Vector::mul(a[i], a[i]));
+        a[i] = Vector::div(Vector::all(1.0f), Vector::add(Vector::mul(a[i], Vector::all(0.3275911f)), Vector::all(1.0f)));
+        p[i] = Vector::all(1.061405429f);
+    });
+    constexpr float terms[] = {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f, 0.0f};
+#pragma GCC unroll 5
+    for (int term = 0; term < 5; ++term) {
+        each<N>([&](int i) { p[i] = Vector::add(Vector::mul(p[i], a[i]), Vector::all(terms[term])); });
+    }
+    exponentials(square, e);
+    each<N>([&](int i) {
+        const Float tail = Vector::mul(Vector::mul(p[i], e[i]), Vector::all(0.5f));
+        out[i] = Vector::mul(x[i], Vector::choose(Vector::negative(x[i]), tail, Vector::sub(Vector::all(1.0f), tail)));
+    });
+}
+
+template <int N>
+TOKENLOOM_INLINE void xielu(const ActivationSource& source, const Float (&x)[N], Float (&out)[N]) {
+    const Float p = Vector::all(source.weight[0]), n = Vector::all(source.weight[1]), beta = Vector::all(source.weight[2]);
+    Float capped[N], e[N];
+    each<N>([&](int i) { capped[i] = Vector::less(Vector::all(source.weight[3]), x[i]); });
+    exponentials(capped, e);
+    each<N>([&](int i) {
+        const Float linear = Vector::mul(beta, x[i]);
+        const Float above = Vector::add(Vector::mul(Vector::mul(p, x[i]), x[i]), linear);
+        const Float below = Vector::add(Vector::mul(Vector::sub(Vector::sub(e[i], Vector::all(1.0f)), x[i]), n), linear);
+        out[i] = Vector::choose(Vector::below(Vector::all(0.0f), x[i]), above, below);
+    });
+}
+
+// What the kind makes of gates and ups.
+template <int kind, int N>
+TOKENLOOM_INLINE void gated(const Float (&gate)[N], const Float (&up)[N], Float (&out)[N]) {
+    if constexpr (kind == ActivationSource::gated) {
+        times_sigmoid(gate, gate, out);
+    } else if constexpr (kind == ActivationSource::gelu_gated) {
+        gelu(gate, out);
+    } else if constexpr (kind == ActivationSource::erf_gated) {
+        erf_gelu(gate, out);
+    } else {
+        Float g[N], y[N];
+        each<N>([&](int i) { g[i] = Vector::less(Vector::all(7.0f), gate[i]); });
+        each<N>([&](int i) { y[i] = Vector::mul(g[i], Vector::all(1.702f)); });
+        times_sigmoid(g, y, out);
+        each<N>([&](int i) {
+            const Float u = Vector::greater(Vector::all(-7.0f), Vector::less(Vector::all(7.0f), up[i]));
+            out[i] = Vector::mul(out[i], Vector::add(u, Vector::all(1.0f)));
+        });
+        return;
+    }
     each<N>([&](int i) { out[i] = Vector::mul(out[i], up[i]); });
 }
+
+// What the kind makes of numbers without a gate.
+template <int kind, int N>
+TOKENLOOM_INLINE void activated(const ActivationSource& source, const Float (&x)[N], Float (&out)[N]) {
+    if constexpr (kind == ActivationSource::silu) {
+        times_sigmoid(x, x, out);
+    } else if constexpr (kind == ActivationSource::gelu) {
+        gelu(x, out);
+    } else if constexpr (kind == ActivationSource::erf_gelu) {
+        erf_gelu(x, out);
+    } else if constexpr (kind == ActivationSource::relu_squared) {
+        each<N>([&](int i) { out[i] = Vector::greater(Vector::all(0.0f), x[i]); });
+        each<N>([&](int i) { out[i] = Vector::mul(out[i], out[i]); });
+    } else {
+        xielu(source, x, out);
+    }
+}
+
+// What a norm does to a row: (x - mean) * factor.
+struct Scaling {
+    float mean;
+    float factor;
+};
 
 // To nearest, ties to even.
 TOKENLOOM_INLINE Float to_11_bits(Float x) {
@@ -87,24 +179,48 @@ TOKENLOOM_INLINE Float to_11_bits(Float x) {
 
 // N vectors of numbers, of columns at[i] onwards of rows[i], which load(p) loads.
 template <int kind, int N, typename Load>
-TOKENLOOM_INLINE void make(const ActivationSource& source, const float* const (&rows)[N], const int64_t (&at)[N], const float (&factors)[N],
+TOKENLOOM_INLINE void make(const ActivationSource& source, const float* const (&rows)[N], const int64_t (&at)[N], const Scaling (&scaling)[N],
                            const Load& load, Float (&out)[N]) {
     each<N>([&](int i) { out[i] = load(rows[i] + at[i]); });
     if constexpr (kind == ActivationSource::normed) {
-        each<N>([&](int i) { out[i] = Vector::mul(Vector::mul(out[i], Vector::all(factors[i])), load(source.weight + at[i])); });
-    } else if constexpr (kind == ActivationSource::gated) {
-        Float up[N];
+        each<N>([&](int i) { out[i] = Vector::mul(Vector::mul(out[i], Vector::all(scaling[i].factor)), load(source.weight + at[i])); });
+    } else if constexpr (kind == ActivationSource::layer_normed) {
+        each<N>([&](int i) {
+            const Float centred = Vector::sub(out[i], Vector::all(scaling[i].mean));
+            out[i] = Vector::mul(Vector::mul(centred, Vector::all(scaling[i].factor)), load(source.weight + at[i]));
+            out[i] = source.bias == nullptr ? out[i] : Vector::add(out[i], load(source.bias + at[i]));
+        });
+    } else if constexpr (is_gated(static_cast<ActivationSource::Kind>(kind))) {
+        Float gate[N], up[N];
+        each<N>([&](int i) { gate[i] = out[i]; });
         each<N>([&](int i) { up[i] = load(rows[i] + source.columns + at[i]); });
-        gated(out, up, out);
+        gated<kind>(gate, up, out);
+    } else if constexpr (kind != ActivationSource::plain) {
+        Float x[N];
+        each<N>([&](int i) { x[i] = out[i]; });
+        activated<kind>(source, x, out);
     }
 }
 
-// 1 / sqrt(mean(row^2) + epsilon) of T rows, squares summed in 16 lanes and these in a fixed tree.
-template <int T>
-TOKENLOOM_INLINE void inverse_norms(const ActivationSource& source, const float* const (&row)[T], float* factors) {
+// Of 16 lanes.
+TOKENLOOM_INLINE float tree(__m256 eight) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+// Means of T rows, of (x - their means before)^2 if `squares`; summed in 16 lanes and these in a fixed tree.
+template <bool squares, bool centred, int T>
+TOKENLOOM_INLINE void means(const ActivationSource& source, const float* const (&row)[T], const Scaling (&before)[T], float (&out)[T]) {
     constexpr int parts = 16 / Vector::lanes;
     Float sums[T][parts];
-    const auto add = [&](int t, int part, Float v) { sums[t][part] = Vector::add(sums[t][part], Vector::mul(v, v)); };
+    const auto add = [&](int t, int part, Float v) {
+        if constexpr (squares) {
+            v = centred ? Vector::sub(v, Vector::all(before[t].mean)) : v;
+            v = Vector::mul(v, v);
+        }
+        sums[t][part] = Vector::add(sums[t][part], v);
+    };
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 2
@@ -126,17 +242,42 @@ TOKENLOOM_INLINE void inverse_norms(const ActivationSource& source, const float*
         const int64_t rest = source.columns - i;
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
-            const Float v = Vector::load(row[t] + i, rest < Vector::lanes ? static_cast<int>(rest) : Vector::lanes);
-            sums[t][part] = Vector::add(sums[t][part], Vector::mul(v, v));
+            const int count = rest < Vector::lanes ? static_cast<int>(rest) : Vector::lanes;
+            Float v = Vector::load(row[t] + i, count);
+            if constexpr (centred) {  // lanes behind the row are 0
+                float lanes[Vector::lanes];
+                Vector::store(lanes, Vector::sub(v, Vector::all(before[t].mean)));
+                v = Vector::load(lanes, count);
+                sums[t][part] = Vector::add(sums[t][part], Vector::mul(v, v));
+            } else {
+                add(t, part, v);
+            }
         }
     }
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-        const __m256 eight = Vector::fold(sums[t]);
-        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        const float mean = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two))) / static_cast<float>(source.columns);
-        factors[t] = 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(mean + source.epsilon)));
+        out[t] = tree(Vector::fold(sums[t])) / static_cast<float>(source.columns);
+    }
+}
+
+// What the kind's norm does to T rows.
+template <int kind, int T>
+TOKENLOOM_INLINE void scalings(const ActivationSource& source, const float* const (&row)[T], Scaling (&out)[T]) {
+    constexpr bool layer = kind == ActivationSource::layer_normed;
+    if constexpr (layer || kind == ActivationSource::normed) {
+        float found[T];
+        if constexpr (layer) {
+            means<false, false>(source, row, out, found);
+#pragma GCC unroll 8
+            for (int t = 0; t < T; ++t) {
+                out[t].mean = found[t];
+            }
+        }
+        means<true, layer>(source, row, out, found);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            out[t].factor = 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(found[t] + source.epsilon)));
+        }
     }
 }
 
@@ -269,24 +410,24 @@ TOKENLOOM_INLINE void write_block(Float (&x)[T][kBlockVectors], uint8_t* out) {
 
 // The block's vectors from the `first` on, a few at once.
 template <int kind, int first, int T>
-TOKENLOOM_INLINE void fill(const ActivationSource& source, const float* const (&row)[T], const float (&factors)[T], int64_t column,
+TOKENLOOM_INLINE void fill(const ActivationSource& source, const float* const (&row)[T], const Scaling (&scaling)[T], int64_t column,
                            Float (&x)[T][kBlockVectors]) {
     constexpr int left = T * kBlockVectors - first;
     constexpr int count = left < Vector::together ? left : Vector::together;
     const float* rows[count];
     int64_t at[count];
-    float own[count];
+    Scaling own[count];
     Float made[count];
     each<count>([&](int i) {
         const int t = (first + i) / kBlockVectors;
         rows[i] = row[t];
-        own[i] = factors[t];
+        own[i] = scaling[t];
         at[i] = column + (first + i) % kBlockVectors * Vector::lanes;
     });
     make<kind>(source, rows, at, own, [](const float* p) { return Vector::load(p); }, made);
     each<count>([&](int i) { x[(first + i) / kBlockVectors][(first + i) % kBlockVectors] = made[i]; });
     if constexpr (count < left) {
-        fill<kind, first + count>(source, row, factors, column, x);
+        fill<kind, first + count>(source, row, scaling, column, x);
     }
 }
 
@@ -297,14 +438,12 @@ void write_rounded(const ActivationSource& source, const float* rows, int64_t fi
     for (int t = 0; t < T; ++t) {
         row[t] = rows + static_cast<size_t>(t) * source.stride;
     }
-    float factors[T] = {};
-    if constexpr (kind == ActivationSource::normed) {
-        inverse_norms<T>(source, row, factors);
-    }
+    Scaling scaling[T] = {};
+    scalings<kind>(source, row, scaling);
     uint8_t* out = tile + static_cast<size_t>(first / kBlock) * kRoundedBytes * T;
     for (int64_t at = first; at < last; at += kBlock, out += kRoundedBytes * T) {
         Float x[T][kBlockVectors];
-        fill<kind, 0>(source, row, factors, at, x);
+        fill<kind, 0>(source, row, scaling, at, x);
         write_block<T>(x, out);
     }
 }
@@ -313,12 +452,10 @@ void write_rounded(const ActivationSource& source, const float* rows, int64_t fi
 template <int kind>
 void write_numbers(const ActivationSource& source, ActivationForm form, const float* rows, int tokens, int64_t first, int64_t last,
                    float* tile) {
-    float factors[kTileTokens] = {};
-    if constexpr (kind == ActivationSource::normed) {
-        for (int t = 0; t < tokens; ++t) {
-            const float* const row[1] = {rows + static_cast<size_t>(t) * source.stride};
-            inverse_norms<1>(source, row, factors + t);
-        }
+    Scaling scaling[kTileTokens][1] = {};
+    for (int t = 0; t < tokens; ++t) {
+        const float* const row[1] = {rows + static_cast<size_t>(t) * source.stride};
+        scalings<kind>(source, row, scaling[t]);
     }
     for (int64_t at = first; at < last; at += Vector::lanes) {
         const int count = last - at < Vector::lanes ? static_cast<int>(last - at) : Vector::lanes;
@@ -326,7 +463,7 @@ void write_numbers(const ActivationSource& source, ActivationForm form, const fl
         for (int t = 0; t < tokens; ++t) {
             const float* const row[1] = {rows + static_cast<size_t>(t) * source.stride};
             Float x[1];
-            make<kind>(source, row, {at}, {factors[t]}, [&](const float* p) { return Vector::load(p, count); }, x);
+            make<kind>(source, row, {at}, scaling[t], [&](const float* p) { return Vector::load(p, count); }, x);
             Vector::store(made[t], form == ActivationForm::shortened ? to_11_bits(x[0]) : x[0]);
         }
         float* out = tile + static_cast<size_t>(at) * tokens;
@@ -359,9 +496,21 @@ void write_kind(const ActivationSource& source, ActivationForm form, const float
 void write_tile(const ActivationSource& source, ActivationForm form, int first_row, int tokens, int64_t first, int64_t last, uint8_t* tile) {
     const float* rows = source.data + static_cast<size_t>(first_row) * source.stride;
     switch (source.kind) {
-        case ActivationSource::plain: return write_kind<ActivationSource::plain>(source, form, rows, tokens, first, last, tile);
-        case ActivationSource::normed: return write_kind<ActivationSource::normed>(source, form, rows, tokens, first, last, tile);
-        case ActivationSource::gated: return write_kind<ActivationSource::gated>(source, form, rows, tokens, first, last, tile);
+#define TOKENLOOM_KIND(kind) \
+    case ActivationSource::kind: return write_kind<ActivationSource::kind>(source, form, rows, tokens, first, last, tile)
+        TOKENLOOM_KIND(plain);
+        TOKENLOOM_KIND(normed);
+        TOKENLOOM_KIND(layer_normed);
+        TOKENLOOM_KIND(gated);
+        TOKENLOOM_KIND(gelu_gated);
+        TOKENLOOM_KIND(erf_gated);
+        TOKENLOOM_KIND(clamped_gated);
+        TOKENLOOM_KIND(silu);
+        TOKENLOOM_KIND(gelu);
+        TOKENLOOM_KIND(erf_gelu);
+        TOKENLOOM_KIND(relu_squared);
+        TOKENLOOM_KIND(xielu);
+#undef TOKENLOOM_KIND
     }
 }
 

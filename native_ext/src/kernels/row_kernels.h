@@ -2,7 +2,7 @@
 // tiles of activations, storing keys and values in cells, and weighing logits. All give the same bits.
 //
 // Included where the instruction set differs: nothing of the standard library in here (kernel_table.h tells why), and no
-// functions.
+// functions but constant ones.
 
 #pragma once
 
@@ -17,18 +17,37 @@ enum class ActivationForm { rounded, whole, shortened };
 
 // Where numbers come from, one row of float32 for each token.
 struct ActivationSource {
+    // Of a row [columns], or of one [gate, up] with each [columns]:
+    //     gelu(g)    = g / (1 + e^(-2 u)), u = sqrt(2 / pi) (g + 0.044715 g^3): GELU by its tanh approximation (Hendrycks and Gimpel
+    //                  2016), written without tanh
+    //     silu(g)    = g / (1 + e^-g)
+    //     erf        as in Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7
     enum Kind {
-        plain,   // the row as it is, [columns]
-        normed,  // row / sqrt(mean(row^2) + epsilon) * weight, [columns]
-        gated,   // silu(gate) * up of the row [gate, up], each [columns]; silu(g) = g / (1 + e^-g)
+        plain,          // the row as it is
+        normed,         // row / sqrt(mean(row^2) + epsilon) * weight
+        layer_normed,   // (row - mean) / sqrt(mean((row - mean)^2) + epsilon) * weight + bias
+        gated,          // silu(gate) * up
+        gelu_gated,     // gelu(gate) * up
+        erf_gated,      // gate * (1 + erf(gate / sqrt(2))) / 2 * up
+        clamped_gated,  // g / (1 + e^(-1.702 g)) * (u + 1), g = min(gate, 7), u = up between -7 and 7 (gpt-oss)
+        silu,           // silu(row)
+        gelu,           // gelu(row)
+        erf_gelu,       // row * (1 + erf(row / sqrt(2))) / 2
+        relu_squared,   // max(row, 0)^2
+        xielu,          // x > 0: p x^2 + beta x; otherwise (e^min(x, epsilon) - 1 - x) n + beta x (Huang 2025)
     };
     Kind kind;
     const float* data;
     size_t stride;  // floats from one row to the next
     int64_t columns;
-    const float* weight = nullptr;  // of a normed one, [columns]
+    const float* weight = nullptr;  // of a normed one, [columns]; of xielu {p, n, beta, epsilon}
     float epsilon = 0.0f;
+    const float* bias = nullptr;    // of a layer-normed one, [columns], or null
 };
+constexpr int kActivationKinds = ActivationSource::xielu + 1;
+
+// Whether a source's rows are [gate, up].
+constexpr bool is_gated(ActivationSource::Kind kind) { return kind >= ActivationSource::gated && kind <= ActivationSource::clamped_gated; }
 
 constexpr int kPositionsTogether = 8;
 constexpr int kHalvesWidth = 64;

@@ -2,6 +2,7 @@
 
 #include <ggml-cpu.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "system/errors.h"
@@ -49,59 +50,40 @@ std::string types_that_multiply() {
 }  // namespace
 
 Model::Model(const std::string& path, bool pack, const Packing& packing)
-    : mapped_(path), file_(mapped_), hparams_(read_hparams(file_)), pack_(pack) {
+    : mapped_(path), file_(mapped_), description_(read_description(file_)), pack_(pack) {
     ggml_cpu_init();
-    const HParams& h = hparams_;
-
     const GgufTensor& embedding = require("token_embd.weight");
-    constexpr int64_t most_tokens = 1 << 24;
-    if (embedding.dimensions != 2 || embedding.shape[0] != h.embedding || embedding.shape[1] > most_tokens) {
-        file_.fail("tensor 'token_embd.weight' has shape " + shape_text(embedding.shape.data(), embedding.dimensions) +
-                   ", expected [" + std::to_string(h.embedding) + ", at most " + std::to_string(most_tokens) + " tokens]");
-    }
-    embedding_ = &embedding;
-    vocabulary_ = static_cast<int>(embedding.shape[1]);
-    if (const GgufValue* tokens = file_.find("tokenizer.ggml.tokens")) {
-        const auto* array = std::get_if<GgufArray>(&tokens->data);
-        if (array == nullptr || array->count != static_cast<uint64_t>(vocabulary_)) {
-            file_.fail("'tokenizer.ggml.tokens' is no list of " + std::to_string(vocabulary_) +
-                       " tokens, as many as 'token_embd.weight' has rows");
-        }
-    }
-
-    weights_ = tensor_context(file_.tensors().size() + 1);
-    vectors_ = tensor_context(file_.tensors().size() + 1);
+    read_embedding(embedding);
+    // A stack of experts is a tensor each, and so are views of one.
+    const size_t most = file_.tensors().size() * static_cast<size_t>(std::max(1, description_.experts.count)) * 2 + 1;
+    weights_ = tensor_context(most);
+    vectors_ = tensor_context(most);
     mapping_.reset(ggml_backend_cpu_buffer_from_ptr(const_cast<uint8_t*>(mapped_.data()), mapped_.size()));
     if (!weights_ || !vectors_ || !mapping_) {
         throw std::bad_alloc();
     }
 
-    output_norm_ = vector("output_norm.weight", h.embedding, true);
-    if (file_.find_tensor("output.weight") != nullptr) {
-        output_ = matrix("output", h.embedding, vocabulary_);
+    const int64_t width = description_.embedding;
+    output_norm_ = norm("output_norm", true);
+    const bool own = has("output.weight");
+    if (description_.head == Description::Head::own && !own) {
+        require("output.weight");
+    }
+    if (own && description_.head != Description::Head::tied) {
+        output_ = matrix("output", width, vocabulary());
         weight(embedding);  // checks that its type can be read
     } else {
-        check_shape(embedding, {h.embedding, vocabulary_});
+        check_shape(embedding, {width, vocabulary()});
         output_.weight = weight(embedding);
+        output_.bias = vector("output.bias", {vocabulary()}, false);
     }
-    rope_factors_ = vector("rope_freqs.weight", h.rope.dimensions / 2, false);
-
-    const int64_t query_size = int64_t{h.heads} * h.head_size;
-    const int64_t key_size = int64_t{h.kv_heads} * h.head_size;
-    for (int i = 0; i < h.layers; ++i) {
-        const std::string block = "blk." + std::to_string(i) + ".";
-        Layer layer;
-        layer.attention_norm = vector(block + "attn_norm.weight", h.embedding, true);
-        layer.query = matrix(block + "attn_q", h.embedding, query_size);
-        layer.key = matrix(block + "attn_k", h.embedding, key_size);
-        layer.value = matrix(block + "attn_v", h.embedding, key_size);
-        layer.attention_out = matrix(block + "attn_output", query_size, h.embedding);
-        layer.ffn_norm = vector(block + "ffn_norm.weight", h.embedding, true);
-        layer.gate = matrix(block + "ffn_gate", h.embedding, h.feed_forward);
-        layer.up = matrix(block + "ffn_up", h.embedding, h.feed_forward);
-        layer.down = matrix(block + "ffn_down", h.feed_forward, h.embedding);
-        layers_.push_back(layer);
+    for (const RopeKind& rope : description_.ropes) {
+        if (!rope.other_factors.empty()) {
+            vector(rope.other_factors, {rope.params.dimensions / 2}, false);
+        }
+        rope_factors_.push_back(rope.factors.empty() ? nullptr : vector(rope.factors, {rope.params.dimensions / 2}, rope.factors_required));
     }
+    read_layers();
     refuse_unused();
     check_memory();
     fill_vectors();
@@ -110,6 +92,23 @@ Model::Model(const std::string& path, bool pack, const Packing& packing)
     }
     for (const Matrix* m : matrices()) {
         count(*m);
+    }
+}
+
+void Model::read_embedding(const GgufTensor& embedding) {
+    constexpr int64_t most_tokens = 1 << 24;
+    if (embedding.dimensions != 2 || embedding.shape[0] != description_.embedding || embedding.shape[1] > most_tokens) {
+        file_.fail("tensor 'token_embd.weight' has shape " + shape_text(embedding.shape.data(), embedding.dimensions) + ", expected [" +
+                   std::to_string(description_.embedding) + ", at most " + std::to_string(most_tokens) + " tokens]");
+    }
+    embedding_ = &embedding;
+    description_.vocabulary = static_cast<int>(embedding.shape[1]);
+    if (const GgufValue* tokens = file_.find("tokenizer.ggml.tokens")) {
+        const auto* array = std::get_if<GgufArray>(&tokens->data);
+        if (array == nullptr || array->count != static_cast<uint64_t>(vocabulary())) {
+            file_.fail("'tokenizer.ggml.tokens' is no list of " + std::to_string(vocabulary()) +
+                       " tokens, as many as 'token_embd.weight' has rows");
+        }
     }
 }
 
@@ -137,38 +136,54 @@ Matrix Model::matrix(const std::string& name, int64_t in, int64_t out) {
     check_shape(tensor, {in, out});
     Matrix m;
     m.weight = weight(tensor);
-    m.bias = vector(name + ".bias", out, false);
+    m.scale = vector(name + ".scale", {1}, false);
+    m.bias = vector(name + ".bias", {out}, false);
     return m;
 }
 
-ggml_tensor* Model::weight(const GgufTensor& tensor) {
+NormWeights Model::norm(const std::string& name, bool required) {
+    NormWeights n;
+    n.weight = vector(name + ".weight", {description_.embedding}, required);
+    if (n.weight != nullptr && description_.norm == NormKind::layer) {
+        n.bias = vector(name + ".bias", {description_.embedding}, false);
+    }
+    return n;
+}
+
+// Number `first` of a stack of `count`.
+ggml_tensor* Model::weight(const GgufTensor& tensor, int64_t first, int64_t count) {
     if (!can_multiply(tensor.type)) {
         file_.fail("tensor '" + tensor.name + "' has type " + ggml_type_name(tensor.type) +
                    ", which ggml cannot multiply; supported are " + types_that_multiply());
     }
     ggml_tensor* t = ggml_new_tensor_2d(weights_.get(), tensor.type, tensor.shape[0], tensor.shape[1]);
-    if (ggml_nbytes(t) != tensor.bytes) {
+    const size_t bytes = ggml_nbytes(t);
+    if (bytes * static_cast<size_t>(count) != tensor.bytes) {
         file_.fail("tensor '" + tensor.name + "' takes " + std::to_string(tensor.bytes) + " bytes where ggml expects " +
-                   std::to_string(ggml_nbytes(t)));
+                   std::to_string(bytes * static_cast<size_t>(count)));
     }
     ggml_set_name(t, tensor.name.c_str());
-    ggml_backend_tensor_alloc(mapping_.get(), t, const_cast<uint8_t*>(mapped_.data()) + tensor.offset);
+    ggml_backend_tensor_alloc(mapping_.get(), t, const_cast<uint8_t*>(mapped_.data()) + tensor.offset + bytes * static_cast<size_t>(first));
     used_.insert(tensor.name);
     const bool packed = pack_ && PackedMatrix::can_pack(tensor.type);
-    weight_bytes_ += packed ? PackedMatrix::bytes_of(tensor.type, tensor.shape[1], tensor.shape[0]) : tensor.bytes;
+    weight_bytes_ += packed ? PackedMatrix::bytes_of(tensor.type, tensor.shape[1], tensor.shape[0]) : bytes;
     return t;
 }
 
-ggml_tensor* Model::vector(const std::string& name, int64_t size, bool required) {
+void Model::check_vector(const GgufTensor& tensor, std::vector<int64_t> shape) const {
+    check_shape(tensor, std::move(shape));
+    if (tensor.type != GGML_TYPE_F32 && tensor.type != GGML_TYPE_F16 && tensor.type != GGML_TYPE_BF16) {
+        file_.fail("tensor '" + tensor.name + "' has type " + ggml_type_name(tensor.type) + "; f32, f16 and bf16 are supported");
+    }
+}
+
+ggml_tensor* Model::vector(const std::string& name, std::vector<int64_t> shape, bool required) {
     const GgufTensor* tensor = required ? &require(name) : file_.find_tensor(name);
     if (tensor == nullptr) {
         return nullptr;
     }
-    check_shape(*tensor, {size});
-    if (tensor->type != GGML_TYPE_F32 && tensor->type != GGML_TYPE_F16 && tensor->type != GGML_TYPE_BF16) {
-        file_.fail("tensor '" + name + "' has type " + ggml_type_name(tensor->type) + "; f32, f16 and bf16 are supported");
-    }
-    ggml_tensor* t = ggml_new_tensor_1d(vectors_.get(), GGML_TYPE_F32, size);
+    check_vector(*tensor, shape);
+    ggml_tensor* t = ggml_new_tensor(vectors_.get(), GGML_TYPE_F32, static_cast<int>(shape.size()), shape.data());
     ggml_set_name(t, name.c_str());
     pending_.emplace_back(t, tensor);
     used_.insert(tensor->name);
@@ -185,7 +200,7 @@ void Model::fill_vectors() {
         if (source->type == GGML_TYPE_F32) {
             std::memcpy(tensor->data, data, source->bytes);
         } else {
-            ggml_get_type_traits(source->type)->to_float(data, static_cast<float*>(tensor->data), tensor->ne[0]);
+            ggml_get_type_traits(source->type)->to_float(data, static_cast<float*>(tensor->data), ggml_nelements(tensor));
         }
     }
     pending_.clear();
@@ -194,11 +209,19 @@ void Model::fill_vectors() {
 std::vector<Matrix*> Model::matrices() {
     std::vector<Matrix*> all;
     for (Layer& layer : layers_) {
-        for (Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.attention_out, &layer.gate, &layer.up, &layer.down}) {
+        for (Matrix* m : {&layer.query_key_value, &layer.query, &layer.key, &layer.value, &layer.attention_out, &layer.gate, &layer.up,
+                          &layer.down, &layer.experts.router, &layer.experts.shared_gate, &layer.experts.shared_up,
+                          &layer.experts.shared_down, &layer.experts.shared_share}) {
             all.push_back(m);
+        }
+        for (std::vector<Matrix>* stack : {&layer.experts.gate, &layer.experts.up, &layer.experts.down}) {
+            for (Matrix& m : *stack) {
+                all.push_back(&m);
+            }
         }
     }
     all.push_back(&output_);
+    std::erase_if(all, [](const Matrix* m) { return m->weight == nullptr; });
     return all;
 }
 
@@ -230,12 +253,22 @@ void Model::count(const Matrix& matrix) {
 }
 
 void Model::refuse_unused() const {
+    // Layers for speculation lie behind the others.
+    const auto blocks = file_.unsigned_of(description_.architecture + ".block_count").value_or(0);
+    const auto beyond = [&](const std::string& name) {
+        for (auto i = static_cast<uint64_t>(description_.layers()); i < blocks; ++i) {
+            if (name.starts_with("blk." + std::to_string(i) + ".")) {
+                return true;
+            }
+        }
+        return false;
+    };
     for (const GgufTensor& tensor : file_.tensors()) {
         // Old converters stored inverse frequencies that every reader computes itself.
         const bool ignored = tensor.name.find("rot_embd") != std::string::npos || tensor.name.find("rope.freqs") != std::string::npos;
-        if (!ignored && !used_.contains(tensor.name)) {
-            file_.fail("tensor " + shown(tensor.name) + " has no place in a llama model of " + std::to_string(hparams_.layers) +
-                       " layers as this engine runs it");
+        if (!ignored && !used_.contains(tensor.name) && !beyond(tensor.name)) {
+            file_.fail("tensor " + shown(tensor.name) + " has no place in a " + description_.architecture + " model of " +
+                       std::to_string(description_.layers()) + " layers as this engine runs it");
         }
     }
 }
@@ -249,17 +282,26 @@ void Model::check_memory() const {
 }
 
 void Model::embed(int token, float* out) const {
+    const int64_t width = description_.embedding;
+    const auto scale = [&] {
+        if (description_.embedding_scale != 1.0f) {
+            for (int64_t i = 0; i < width; ++i) {
+                out[i] *= description_.embedding_scale;
+            }
+        }
+    };
     if (packed_embedding_ != nullptr) {
         packed_embedding_->read_row(token, out);
+        scale();
         return;
     }
-    const int64_t width = hparams_.embedding;
     const uint8_t* row = mapped_.data() + embedding_->offset + static_cast<size_t>(token) * ggml_row_size(embedding_->type, width);
     if (embedding_->type == GGML_TYPE_F32) {
         std::memcpy(out, row, static_cast<size_t>(width) * sizeof(float));
     } else {
         ggml_get_type_traits(embedding_->type)->to_float(row, out, width);
     }
+    scale();
 }
 
 }  // namespace tokenloom

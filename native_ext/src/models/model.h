@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "gguf/gguf.h"
-#include "models/hparams.h"
+#include "models/description.h"
 #include "gguf/mapped_file.h"
 #include "packing/packed_matrix.h"
 #include "packing/packing.h"
@@ -38,18 +38,44 @@ struct GgmlBufferFree {
 using GgmlBuffer = std::unique_ptr<ggml_backend_buffer, GgmlBufferFree>;
 
 // weight: [in, out] in ggml's order, its data in the mapping; packed: the same for our kernels, or null when ggml is to
-// multiply it; bias: float32 [out] or null.
+// multiply it; scale: one float32 that its products are multiplied by, or null; bias: float32 [out] or null.
 struct Matrix {
     ggml_tensor* weight = nullptr;
     const PackedMatrix* packed = nullptr;
+    ggml_tensor* scale = nullptr;
+    ggml_tensor* bias = nullptr;
+    bool bias_first = false;  // added before the products are scaled
+};
+
+// A norm's weight, float32 [size], and its bias or null. Without weight: no norm.
+struct NormWeights {
+    ggml_tensor* weight = nullptr;
     ggml_tensor* bias = nullptr;
 };
 
+// Of a layer's experts, by their index; empty without.
+struct ExpertWeights {
+    Matrix router;                       // [embedding, experts]
+    ggml_tensor* choice_bias = nullptr;  // float32 [experts], for choosing only
+    std::vector<Matrix> gate, up, down;  // gate empty when there is none
+    Matrix shared_gate, shared_up, shared_down;
+    Matrix shared_share;                 // [embedding, 1]: the sigmoid of its product is the shared expert's weight; or none
+};
+
+// What the description says of the layer, as far as the file has it.
 struct Layer {
-    ggml_tensor* attention_norm = nullptr;  // float32 [embedding]
-    Matrix query, key, value, attention_out;
-    ggml_tensor* ffn_norm = nullptr;        // float32 [embedding]
-    Matrix gate, up, down;
+    NormWeights attention_norm;
+    Matrix query_key_value;              // or
+    Matrix query, key, value;
+    ggml_tensor* query_norm = nullptr;   // float32 [head], [heads of head] or [row]
+    ggml_tensor* key_norm = nullptr;
+    ggml_tensor* sinks = nullptr;        // float32 [heads]
+    Matrix attention_out;
+    NormWeights attention_after;
+    NormWeights ffn_norm;
+    Matrix gate, up, down;               // up: of both if the description says fused
+    ExpertWeights experts;
+    NormWeights ffn_after;
 };
 
 class Model {
@@ -59,15 +85,15 @@ public:
     Model(const std::string& path, bool pack, const Packing& packing);
 
     const GgufFile& file() const { return file_; }
-    const HParams& hparams() const { return hparams_; }
-    int vocabulary() const { return vocabulary_; }
+    const Description& description() const { return description_; }
+    int vocabulary() const { return description_.vocabulary; }
     uint64_t weight_bytes() const { return weight_bytes_; }
 
     const std::vector<Layer>& layers() const { return layers_; }
-    ggml_tensor* output_norm() const { return output_norm_; }
+    const NormWeights& output_norm() const { return output_norm_; }
     const Matrix& output() const { return output_; }
-    // float32 [rope dimensions / 2] or null.
-    ggml_tensor* rope_factors() const { return rope_factors_; }
+    // Of each of the description's ropes: float32 [rope dimensions / 2] or null.
+    const std::vector<ggml_tensor*>& rope_factors() const { return rope_factors_; }
 
     // How many matrices of each type our kernels and ggml multiply, and the bytes that packed ones take.
     const std::map<std::string, int>& packed_types() const { return packed_types_; }
@@ -80,15 +106,27 @@ public:
     // rows in a batch takes another path than an odd one and may give other bits.
     bool grouped_rows() const { return grouped_rows_; }
 
-    // Writes the embedding of `token` as float32 [embedding] to `out`. 0 <= token < vocabulary.
+    // Writes the scaled embedding of `token` as float32 [embedding] to `out`. 0 <= token < vocabulary.
     void embed(int token, float* out) const;
 
 private:
     const GgufTensor& require(const std::string& name) const;
     void check_shape(const GgufTensor& tensor, std::vector<int64_t> shape) const;
+    bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
+    void read_layers();
+    void read_attention(const std::string& block, const LayerAttention& attention, Layer& layer);
+    void read_feed_forward(const std::string& block, int width, Layer& layer);
+    void read_experts(const std::string& block, Layer& layer);
+    std::vector<Matrix> stack(const std::string& name, int64_t in, int64_t out);
+    ggml_tensor* head_norm(const std::string& name, int heads, int size);
+    ggml_tensor* joined_bias(const std::string& block, const std::vector<std::pair<std::string, int64_t>>& parts);
+    Matrix feed_forward_matrix(const std::string& name, int64_t in, int64_t out);
     Matrix matrix(const std::string& name, int64_t in, int64_t out);
-    ggml_tensor* weight(const GgufTensor& tensor);
-    ggml_tensor* vector(const std::string& name, int64_t size, bool required);
+    NormWeights norm(const std::string& name, bool required);
+    ggml_tensor* weight(const GgufTensor& tensor, int64_t first = 0, int64_t count = 1);
+    void check_vector(const GgufTensor& tensor, std::vector<int64_t> shape) const;
+    ggml_tensor* vector(const std::string& name, std::vector<int64_t> shape, bool required);
+    void read_embedding(const GgufTensor& embedding);
     void fill_vectors();
     void pack_weights(const Packing& packing);
     std::vector<Matrix*> matrices();
@@ -98,8 +136,7 @@ private:
 
     MappedFile mapped_;
     GgufFile file_;
-    HParams hparams_;
-    int vocabulary_ = 0;
+    Description description_;
     uint64_t weight_bytes_ = 0;   // in memory
     bool pack_;
     bool grouped_rows_ = false;
@@ -118,9 +155,9 @@ private:
     const PackedMatrix* packed_embedding_ = nullptr;  // when the output head is the same matrix, and packed
     PackedWeights packed_;
     std::vector<Layer> layers_;
-    ggml_tensor* output_norm_ = nullptr;
+    NormWeights output_norm_;
     Matrix output_;
-    ggml_tensor* rope_factors_ = nullptr;
+    std::vector<ggml_tensor*> rope_factors_;
 };
 
 }  // namespace tokenloom

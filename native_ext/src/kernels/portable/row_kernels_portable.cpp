@@ -80,50 +80,126 @@ void quantize_blocks(const float* x, int blocks, uint8_t* tile, int tokens, int 
     }
 }
 
-// 1 / sqrt(mean(row^2) + epsilon), squares summed in 16 lanes and these in a fixed tree.
-float inverse_norm(const float* row, int64_t columns, float epsilon) {
+// The mean of map(v) over the row, summed in 16 lanes and these in a fixed tree; lanes behind the row are 0.
+template <typename Map>
+float mean_of(const float* row, int64_t columns, const Map& map) {
     Float8 sums[2] = {splat8(0.0f), splat8(0.0f)};
-    const auto add = [&](const float* numbers) {
-        for (int half = 0; half < 2; ++half) {
-            Float8 v;
-            load8(v, numbers + 8 * half);
-            sums[half] += v * v;
-        }
-    };
     int64_t i = 0;
     for (; i + 16 <= columns; i += 16) {
-        add(row + i);
+        for (int half = 0; half < 2; ++half) {
+            Float8 v;
+            load8(v, row + i + 8 * half);
+            sums[half] += map(v);
+        }
     }
     if (i < columns) {
         float rest[16] = {};
         std::memcpy(rest, row + i, static_cast<size_t>(columns - i) * sizeof(float));
-        add(rest);
+        for (int half = 0; half < 2; ++half) {
+            Float8 v;
+            load8(v, rest + 8 * half);
+            v = map(v);
+            for (int lane = 0; lane < 8; ++lane) {
+                v[lane] = i + 8 * half + lane < columns ? v[lane] : 0.0f;
+            }
+            sums[half] += v;
+        }
     }
-    const float mean = sum8(sums[0] + sums[1]) / static_cast<float>(columns);
-    return 1.0f / std::sqrt(mean + epsilon);
+    return sum8(sums[0] + sums[1]) / static_cast<float>(columns);
 }
 
-void gate8(const float* gate, const float* up, float* out) {
-    Float8 g, u;
-    load8(g, gate);
-    load8(u, up);
-    const Float8 e = exp8(g < 0 ? g : -g);  // of the side where it does not overflow
+// What a norm does to a row: (x - mean) * factor.
+struct Scaling {
+    float mean = 0.0f;
+    float factor = 1.0f;
+};
+
+Scaling scaling_of(const ActivationSource& source, const float* row) {
+    Scaling out;
+    if (source.kind != ActivationSource::normed && source.kind != ActivationSource::layer_normed) {
+        return out;
+    }
+    float square;
+    if (source.kind == ActivationSource::normed) {
+        square = mean_of(row, source.columns, [](Float8 v) { return v * v; });
+    } else {
+        out.mean = mean_of(row, source.columns, [](Float8 v) { return v; });
+        square = mean_of(row, source.columns, [&](Float8 v) { return (v - splat8(out.mean)) * (v - splat8(out.mean)); });
+    }
+    out.factor = 1.0f / std::sqrt(square + source.epsilon);
+    return out;
+}
+
+// x / (1 + e^-y).
+Float8 times_sigmoid(Float8 x, Float8 y) {
+    const Float8 e = exp8(y < 0 ? y : -y);  // of the side where it does not overflow
     const Float8 one = splat8(1.0f);
-    store8(out, g * (g < 0 ? e : one) / (one + e) * u);
+    return x * (y < 0 ? e : one) / (one + e);
 }
 
-void gate(const float* gate, const float* up, int count, float* out) {
-    int i = 0;
-    for (; i + 8 <= count; i += 8) {
-        gate8(gate + i, up + i, out + i);
+Float8 gelu(Float8 x) { return times_sigmoid(x, x * (x * x * splat8(0.044715f) + splat8(1.0f)) * splat8(1.59576912f)); }
+
+Float8 erf_gelu(Float8 x) {
+    const Float8 one = splat8(1.0f);
+    Float8 a = (x < 0 ? -x : x) * splat8(0.707106781f);
+    const Float8 e = exp8(splat8(0.0f) - a * a);
+    a = one / (a * splat8(0.3275911f) + one);
+    Float8 p = splat8(1.061405429f);
+    constexpr float terms[] = {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f, 0.0f};
+    for (const float term : terms) {
+        p = p * a + splat8(term);
     }
-    if (i < count) {
-        float rest[3][8] = {};
-        const size_t bytes = static_cast<size_t>(count - i) * sizeof(float);
-        std::memcpy(rest[0], gate + i, bytes);
-        std::memcpy(rest[1], up + i, bytes);
-        gate8(rest[0], rest[1], rest[2]);
-        std::memcpy(out + i, rest[2], bytes);
+    const Float8 tail = p * e * splat8(0.5f);
+    return x * (x < 0 ? tail : one - tail);
+}
+
+Float8 xielu(Float8 x, const float* parameters) {
+    const Float8 epsilon = splat8(parameters[3]);
+    const Float8 e = exp8(epsilon < x ? epsilon : x);
+    const Float8 linear = splat8(parameters[2]) * x;
+    const Float8 above = splat8(parameters[0]) * x * x + linear;
+    const Float8 below = (e - splat8(1.0f) - x) * splat8(parameters[1]) + linear;
+    return x > 0 ? above : below;
+}
+
+// What the kind makes of eight numbers, and of their ups.
+Float8 activated(const ActivationSource& source, Float8 x, Float8 up) {
+    const Float8 seven = splat8(7.0f);
+    switch (source.kind) {
+        case ActivationSource::gated: return times_sigmoid(x, x) * up;
+        case ActivationSource::gelu_gated: return gelu(x) * up;
+        case ActivationSource::erf_gated: return erf_gelu(x) * up;
+        case ActivationSource::clamped_gated: {
+            x = seven < x ? seven : x;
+            up = seven < up ? seven : up;
+            up = -seven > up ? -seven : up;
+            return times_sigmoid(x, x * splat8(1.702f)) * (up + splat8(1.0f));
+        }
+        case ActivationSource::silu: return times_sigmoid(x, x);
+        case ActivationSource::gelu: return gelu(x);
+        case ActivationSource::erf_gelu: return erf_gelu(x);
+        case ActivationSource::relu_squared: {
+            x = splat8(0.0f) > x ? splat8(0.0f) : x;
+            return x * x;
+        }
+        default: return xielu(x, source.weight);
+    }
+}
+
+void activate(const ActivationSource& source, const float* row, int64_t at, int count, float* made) {
+    const bool gated = is_gated(source.kind);
+    for (int i = 0; i < count; i += 8) {
+        const size_t bytes = static_cast<size_t>(count - i < 8 ? count - i : 8) * sizeof(float);
+        float x[8] = {}, up[8] = {};
+        std::memcpy(x, row + at + i, bytes);
+        if (gated) {
+            std::memcpy(up, row + source.columns + at + i, bytes);
+        }
+        Float8 gates, ups;
+        load8(gates, x);
+        load8(ups, up);
+        store8(x, activated(source, gates, ups));
+        std::memcpy(made + i, x, bytes);
     }
 }
 
@@ -140,30 +216,28 @@ float to_11_bits(float x) {
 }
 
 // Numbers `at` to `at` + `count` - 1 of a row; where they lie, or in `made`.
-const float* numbers_of(const ActivationSource& source, const float* row, float factor, int64_t at, int count, float* made) {
+const float* numbers_of(const ActivationSource& source, const float* row, const Scaling& scaling, int64_t at, int count, float* made) {
     switch (source.kind) {
-        case ActivationSource::plain:
-            return row + at;
+        case ActivationSource::plain: return row + at;
         case ActivationSource::normed:
+        case ActivationSource::layer_normed:
             for (int i = 0; i < count; ++i) {
-                made[i] = row[at + i] * factor * source.weight[at + i];
+                made[i] = (row[at + i] - scaling.mean) * scaling.factor * source.weight[at + i];
+                made[i] = source.bias == nullptr ? made[i] : made[i] + source.bias[at + i];
             }
             return made;
-        case ActivationSource::gated:
-            gate(row + at, row + source.columns + at, count, made);
-            return made;
+        default: activate(source, row, at, count, made); return made;
     }
-    return nullptr;
 }
 
 void write_row(const ActivationSource& source, ActivationForm form, const float* row, int64_t first, int64_t last, uint8_t* tile, int tokens,
                int token) {
     constexpr int most = kTogether * kBlock;
-    const float factor = source.kind == ActivationSource::normed ? inverse_norm(row, source.columns, source.epsilon) : 1.0f;
+    const Scaling scaling = scaling_of(source, row);
     for (int64_t at = first; at < last; at += most) {
         const auto count = static_cast<int>(last - at < most ? last - at : most);
         float made[most];
-        const float* numbers = numbers_of(source, row, factor, at, count, made);
+        const float* numbers = numbers_of(source, row, scaling, at, count, made);
         if (form == ActivationForm::rounded) {
             quantize_blocks(numbers, count / kBlock, tile + static_cast<size_t>(at / kBlock) * kRoundedBytes * tokens, tokens, token);
             continue;
