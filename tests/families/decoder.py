@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tiny_gguf
+from quality.models import encode
 
 Array = npt.NDArray[np.float32]
 #: A tensor's shape as numpy has it, what its values lie around, and their standard deviation.
@@ -40,6 +41,10 @@ class Experts:
     scales: bool = False
     gate: bool = True
     dense_lead: int = 0
+
+
+#: Parts of the names of what is float32 in every file: norms, biases, routers.
+KEPT = ("norm", "bias", "ffn_gate_inp")
 
 
 @dataclass(frozen=True)
@@ -137,10 +142,15 @@ class Decoder:
             state.update(data.tobytes())
         return state.hexdigest()[:16]
 
-    def write(self, path: Path) -> Path:
-        """Write the file, of a few hundred kilobytes."""
-        kind = gguf.GGMLQuantizationType.F32
-        stored = {name: (data, kind) for name, data in self.tensors().items()}
+    def write(self, path: Path, kind: str = "F32") -> Path:
+        """Write the file, of some hundred kilobytes; matrices in another type where its blocks divide their columns."""
+        block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0]
+        stored = {}
+        for name, data in self.tensors().items():
+            matrix = data.ndim > 1 and data.shape[-1] % block == 0 and not any(part in name for part in KEPT)
+            own = kind if matrix else "F32"
+            rows = encode(data.reshape(-1, data.shape[-1]), own).reshape(*data.shape[:-1], -1) if matrix else data
+            stored[name] = (rows, gguf.GGMLQuantizationType[own])
         return tiny_gguf.write(path, self.architecture, self.values(), stored)
 
     def _gain(self, name: str) -> float:

@@ -10,23 +10,11 @@ import pytest
 from engine.driving import feed, generate
 from families.table import FILES
 from families.truths import GREEDY, LENGTHS, Truth, ratio
-from tokenloom.native_ext.engine import EngineSettings, ModelError
+from tokenloom.native_ext.engine import EngineSettings
 from tokenloom.native_ext.ggml import load
 
 #: Of the true row's range.
 LIMIT = 1e-3
-#: Of architecture llama, files that are refused yet: what the error names.
-NOT_YET_LLAMA = {
-    "llama-longrope": "longrope",
-    "llama-scales": r"blk\.0\.attn_q\.scale",
-    "llama-fused": "attn_q",
-    "llama-fused-biases": "attn_q",
-    "mixtral": "expert",
-    "mixtral-scales": "expert",
-    "mixtral-one-expert": "expert",
-}
-#: Files that the engine does not open yet. To be emptied.
-NOT_YET = {name: file.architecture for name, file in FILES.items() if file.architecture != "llama"} | NOT_YET_LLAMA
 
 
 def settings(path: Path) -> EngineSettings:
@@ -48,7 +36,7 @@ def test_a_truth_is_there_and_is_of_this_file(name: str) -> None:
     assert int(truth.rows[-1].argmax()) == truth.greedy[0]
 
 
-@pytest.mark.parametrize(("name", "model"), [(name, name) for name in FILES if name not in NOT_YET], indirect=["model"])
+@pytest.mark.parametrize(("name", "model"), [(name, name) for name in FILES], indirect=["model"])
 def test_rows_and_greedy_tokens_are_those_of_llama_cpp(name: str, model: Path) -> None:
     truth = Truth.load(name)
     engine = load(settings(model))
@@ -65,12 +53,6 @@ def test_rows_and_greedy_tokens_are_those_of_llama_cpp(name: str, model: Path) -
         assert tokens == truth.greedy.tolist(), name
     finally:
         engine.close()
-
-
-@pytest.mark.parametrize(("name", "model"), [(name, name) for name in NOT_YET], indirect=["model"])
-def test_what_does_not_open_yet_is_refused_by_name(name: str, model: Path) -> None:
-    with pytest.raises(ModelError, match=NOT_YET[name]):
-        load(settings(model))
 
 
 def test_two_truths_differ_where_their_files_do() -> None:
