@@ -66,13 +66,15 @@ def repeats(first: float, seconds: float, least: int = 1, most: int = 200) -> in
     return max(least, min(most, int(seconds / first))) if first > 0 else most
 
 
-def typical(run: Callable[[int], tuple[Any, Sequence[float]]], seconds: float) -> float:
-    """The median of as many repetitions as go into so many seconds; of a slow one, that one.
+def typical(run: Callable[[int], tuple[Any, Sequence[float]]], seconds: float, least: int = 1) -> float:
+    """The median of as many repetitions as go into so many seconds, ``least`` at least; if that is 1, one may do.
 
     ``run`` takes their number and returns a result and the seconds of each.
     """
     first = run(1)[1][0]
-    return statistics.median(run(repeats(first, seconds))[1]) if first < seconds else first
+    if least == 1 and first >= seconds:
+        return float(first)
+    return statistics.median(run(repeats(first, seconds, least))[1])
 
 
 def share(value: float, peak: float | None) -> float | None:
@@ -96,7 +98,7 @@ def multiply(peak: dict[int, dict[str, Any]], kernels: str, quick: bool) -> list
                 work = 2.0 * rows * columns * tokens
                 ours = partial(core.multiply, [packed], x, kernels, threads)
                 theirs = partial(core.ggml_multiply, kind, data, x, threads)
-                seconds, plain = typical(ours, for_ours), typical(theirs, for_ggml)
+                seconds, plain = typical(ours, for_ours, 3), typical(theirs, for_ggml)
                 gops, gbs = work / seconds / 1e9, packed.bytes / seconds / 1e9
                 row = {
                     "type": kind, "matrix": f"{name}, {rows} x {columns}", "tokens": tokens, "threads": threads,

@@ -57,5 +57,5 @@ class Budget:
         return Share(left * weight / (weight + after), most)
 
     def patience(self) -> float:
-        """Seconds that a question may take now."""
-        return max(LEAST_PATIENCE, min(MOST_PATIENCE, self._end - self.spent))
+        """Seconds that a question may take now: of what is left till the end, others get as much."""
+        return max(LEAST_PATIENCE, min(MOST_PATIENCE, (self._end - self.spent) / 2))

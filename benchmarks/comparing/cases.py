@@ -52,13 +52,14 @@ class Decode(Case):
 
     def run(self, ring: Field, effort: Effort, share: Share) -> dict[str, Answer]:
         """The median step of each round."""
-        tuning = share.tuning(sum(name.startswith("llama.cpp") for name in ring.names))
         return alternate(
             ring,
             share,
             lambda turn: Question("decode", {"steps": effort.steps, "seconds": effort.seconds}),
             lambda answer: 1000 * statistics.median(answer["seconds"]),
-            prepare=Question("plant", {"levels": [list(level) for level in self.levels], "seconds": tuning}),
+            prepare=Question(
+                "plant", {"levels": [list(level) for level in self.levels], "seconds": tuning(ring, share)}
+            ),
             only=lambda name: name != FORCED or self.name == "decode 32 x 16",
         )
 
@@ -76,7 +77,7 @@ class Prefill(Case):
             share,
             lambda turn: Question("prefill", {"count": self.tokens, "name": f"prefill {turn}", "tune": False}),
             lambda answer: 1000 * float(answer["seconds"][0]),
-            prepare=Question("prefill", self.warming()),
+            prepare=Question("prefill", {**self.warming(), "seconds": tuning(ring, share)}),
             only=lambda name: name != FORCED,
         )
 
@@ -178,6 +179,11 @@ class Restart(Case):
             return {"missing": str(error)}
         figure = middle({"seconds": [at - began for at in answer["at"]]})
         return {**spread([figure]), "rounds": [figure]}
+
+
+def tuning(ring: Field, share: Share) -> float:
+    """Seconds for each of those that try their settings."""
+    return share.tuning(sum(name.startswith("llama.cpp") for name in ring.names))
 
 
 def is_served(name: str) -> bool:

@@ -82,7 +82,7 @@ class EngineLlama:
         assert self._context is not None
         last = [leaf.own[-1] for leaf in self._leaves]
         times: list[float] = []
-        while len(times) < 3 or (len(times) <= steps and sum(times) < seconds):
+        while len(times) < 2 or (len(times) <= steps and sum(times) < seconds):
             step = len(times)
             began = time.perf_counter()
             last = self._context.run(
@@ -93,14 +93,19 @@ class EngineLlama:
             self._context.cut(leaf.number, leaf.length)
         return {"seconds": times[1:]}
 
-    def prefill(self, count: int, name: str, tune: bool = True) -> dict[str, Any]:
-        """Seconds from an empty sequence to the token behind a prompt of ``count``; flash attention as is quicker."""
+    def prefill(self, count: int, name: str, tune: bool = False, seconds: float = 0) -> dict[str, Any]:
+        """Seconds from an empty sequence to the token behind a prompt of ``count``.
+
+        ``tune``: with flash attention and without, if ``seconds`` allow for both, and what is quicker stays.
+        """
         self._drop()
         prompt = tokens(name, count)
-        if tune:
-            tried = {flash: self._prefilled(prompt, flash) for flash in (True, False)}
-            self._best = (self._best[0], min(tried, key=lambda flash: tried[flash]))
-        return {"seconds": [self._prefilled(prompt, self._best[1])], "settings": named(self._best)}
+        flash = self._best[1]
+        tried = {flash: self._prefilled(prompt, flash)}
+        if tune and 2 * tried[flash] <= seconds:
+            tried[not flash] = self._prefilled(prompt, not flash)
+        self._best = (self._best[0], min(tried, key=lambda flash: tried[flash]))
+        return {"seconds": [min(tried.values())], "settings": named(self._best)}
 
     def generate(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
         """Continue every prompt by ``count`` tokens, all at once: the loop a server has, without the server."""

@@ -57,14 +57,14 @@ class OpenVino:
         """Steps of all sessions, at most ``steps`` and about ``seconds``; seconds of each, without the first."""
         handles = self._begin()
         times: list[float] = []
-        while len(times) < 3 or (len(times) <= steps and sum(times) < seconds):
+        while len(times) < 2 or (len(times) <= steps and sum(times) < seconds):
             began = time.perf_counter()
             self._pipeline.step()
             times.append(time.perf_counter() - began)
         self._end(handles)
         return {"seconds": times[1:]}
 
-    def prefill(self, count: int, name: str, tune: bool = True) -> dict[str, Any]:
+    def prefill(self, count: int, name: str, tune: bool = False, seconds: float = 0) -> dict[str, Any]:
         """Seconds from a new request to the token behind a prompt of ``count``."""
         prompt = tokens(name, count)
         began = time.perf_counter()

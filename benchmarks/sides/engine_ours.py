@@ -59,7 +59,7 @@ class EngineOurs:
         last = [[leaf.own[-1]] for leaf in self._leaves]
         times: list[float] = []
         before = self._engine.stats
-        while len(times) < 3 or (len(times) <= steps and sum(times) < seconds):
+        while len(times) < 2 or (len(times) <= steps and sum(times) < seconds):
             began = time.perf_counter()
             out = self._engine.forward([Entry(s, t, GREEDY) for s, t in zip(sequences, last, strict=True)])
             times.append(time.perf_counter() - began)
@@ -70,7 +70,7 @@ class EngineOurs:
         used = after.extra["forward_threads"] - before.extra["forward_threads"]
         return {"seconds": times[1:], "threads": used / (after.forwards - before.forwards)}
 
-    def prefill(self, count: int, name: str, tune: bool = True) -> dict[str, Any]:
+    def prefill(self, count: int, name: str, tune: bool = False, seconds: float = 0) -> dict[str, Any]:
         """Seconds from an empty sequence to the token behind a prompt of ``count``."""
         sequence = self._engine.new()
         prompt = tokens(name, count)

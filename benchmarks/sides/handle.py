@@ -100,7 +100,8 @@ class Side:
             line = b""
         if line is None:
             self._kill()
-            raise self._lost(f"no answer within {within:g} s")
+            self._errors.close()
+            raise SideLost(f"no answer within {within:.0f} s")
         if not line:
             raise self._lost(ended(self._process.wait(10)))
         answer: dict[str, Any] = json.loads(line)

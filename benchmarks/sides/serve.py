@@ -48,7 +48,8 @@ def summary(error: Exception) -> str:
     """The error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = re.sub(r"failed at \S+:\d+:", "failed:", " ".join(lines))  # no folders of whoever built a library
-    return f"{type(error).__name__}: {text[:300]}"
+    kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+    return kind + text[:300]
 
 
 if __name__ == "__main__":

@@ -214,7 +214,8 @@ def test_repetitions_go_by_time() -> None:
 
     assert typical(run, 0.35) == 0.05
     assert typical(run, 0.1) == 0.1
-    assert asked == [1, 3, 1]
+    assert typical(run, 0.1, 4) == 0.05
+    assert asked == [1, 3, 1, 1, 4]
 
 
 def test_builds_of_llama_that_take_part() -> None:

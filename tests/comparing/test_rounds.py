@@ -117,10 +117,12 @@ def test_no_question_waits_beyond_the_end_of_the_run() -> None:
     clock = Clock()
     budget = Budget(600, 1.5, clock)
     assert budget.patience() == 300
-    clock.now += 890
-    assert budget.patience() == 10
+    clock.now += 800
+    assert budget.patience() == 50
+    clock.now += 95
+    assert budget.patience() == 5
     assert not budget.over
-    clock.now += 10
+    clock.now += 5
     assert budget.patience() == 5
     assert budget.over
 
