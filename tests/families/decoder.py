@@ -29,7 +29,10 @@ FFN = ("ffn_gate", "ffn_up", "ffn_down")
 
 @dataclass(frozen=True)
 class Experts:
-    """The mixture of every layer from ``dense_lead`` on. ``shared`` is the shared expert's width, 0 for none."""
+    """The mixture of every layer from ``dense_lead`` on. ``shared`` is the shared expert's width, 0 for none.
+
+    ``gate`` without which there is none, ``fused_gate`` where it lies above ffn_up in one matrix.
+    """
 
     count: int = 8
     used: int = 2
@@ -39,8 +42,19 @@ class Experts:
     choosing_bias: bool = False
     biases: bool = False
     scales: bool = False
+    down_scale: bool = False
     gate: bool = True
+    fused_gate: bool = False
     dense_lead: int = 0
+
+    def matrices(self, wide: int) -> dict[str, tuple[int, int]]:
+        """(out, in) of one expert's matrices, by name."""
+        if self.fused_gate:
+            into = {"ffn_gate_up_exps": (2 * self.width, wide)}
+        else:
+            into = {"ffn_gate_exps": (self.width, wide)} if self.gate else {}
+            into["ffn_up_exps"] = self.width, wide
+        return {**into, "ffn_down_exps": (wide, self.width)}
 
 
 #: Parts of the names of what is float32 in every file: norms, biases, routers.
@@ -119,7 +133,7 @@ class Decoder:
         if not self.tied:
             out["output.weight"] = ((self.vocabulary, wide), 0, 3 / math.sqrt(wide))
         for layer in range(self.layers):
-            block = self._attention() | self._feed_forward(layer)
+            block = self._attention(layer) | self._feed_forward(layer)
             out |= {f"blk.{layer}.{name}": drawn for name, drawn in block.items()}
         out |= self.extra
         for name in self.without:
@@ -171,7 +185,7 @@ class Decoder:
             out[f"{name}.scale"] = ((1,), 1, 0.3)
         return out
 
-    def _attention(self) -> dict[str, Drawn]:
+    def _attention(self, layer: int) -> dict[str, Drawn]:
         wide, query, key = self.embedding, self.heads * self.head_size, self.kv_heads * self.head_size
         out: dict[str, Drawn] = {}
         for name in self.norms:
@@ -210,16 +224,13 @@ class Decoder:
         out = self._matrix("ffn_gate_inp", count, wide)
         if experts.choosing_bias:
             out["exp_probs_b.bias"] = ((count,), 0, 0.1)
-        sides = {"ffn_gate": (experts.width, wide), "ffn_up": (experts.width, wide), "ffn_down": (wide, experts.width)}
-        for name, (rows, columns) in sides.items():
-            if name == "ffn_gate" and not experts.gate:
-                continue
-            gain = 3 if name == "ffn_down" else 1
-            out[f"{name}_exps.weight"] = ((count, rows, columns), 0, gain / math.sqrt(columns))
+        for name, (rows, columns) in experts.matrices(wide).items():
+            down = name == "ffn_down_exps"
+            out[f"{name}.weight"] = ((count, rows, columns), 0, (3 if down else 1) / math.sqrt(columns))
             if experts.biases:
-                out[f"{name}_exps.bias"] = ((count, rows), 0, 0.3)
-            if experts.scales:
-                out[f"{name}_exps.scale"] = ((count,), 1, 0.3)
+                out[f"{name}.bias"] = ((count, rows), 0, 0.3)
+            if experts.scales or (down and experts.down_scale):
+                out[f"{name}.scale"] = ((count,), 1, 0.3)
         if experts.shared:
             out |= self._matrix("ffn_gate_shexp", experts.shared, wide)
             out |= self._matrix("ffn_up_shexp", experts.shared, wide)
