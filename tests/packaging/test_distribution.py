@@ -68,3 +68,19 @@ def test_a_web_service_imports_nothing_heavy(package: str) -> None:
 def test_what_rq_is_told_to_load_exists() -> None:
     assert importlib.import_module("tokenloom.worker").BatchWorker
     assert importlib.import_module("tokenloom.schemas").MsgpackSerializer
+
+
+def test_a_python_without_the_gil_is_told_before_anything_is_compiled(tmp_path: Path) -> None:
+    """By the hook that pip calls first, told what such a build says of itself."""
+    code = (
+        "import sysconfig\n"
+        "known = sysconfig.get_config_var\n"
+        "sysconfig.get_config_var = lambda name: 't' if name == 'ABIFLAGS' else known(name)\n"
+        "from scikit_build_core.build import prepare_metadata_for_build_wheel\n"
+        f"prepare_metadata_for_build_wheel({str(tmp_path)!r})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 7
+    said = "This is a free-threaded build of Python, which tokenloom does not run on: use an ordinary build."
+    assert said in done.stdout + done.stderr
+    assert not list(tmp_path.iterdir())
