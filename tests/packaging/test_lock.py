@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-LOCK = (ROOT / "constraints.txt").read_text()
+LOCK, LOWEST = ((ROOT / name).read_text() for name in ("constraints.txt", "constraints-oldest.txt"))
 MAKEFILE = (ROOT / "Makefile").read_text()
 EXTRAS = ("", "demo", "test", "dev", "bench")
-LOCKED = [Requirement(line.split(" #")[0]) for line in LOCK.splitlines() if line and not line.lstrip().startswith("#")]
+
+#: What builds and measures is not part of the tests that `make test-oldest` runs.
+NOT_TESTED = {"cmake", "ninja", "pybind11", "scikit-build-core", "uv", "pytest-benchmark"}
 
 Environment = dict[str, str]
 PYTHONS = [
@@ -25,6 +28,15 @@ PYTHONS = [
     for minor in range(10, 15)
     for system, machine in (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 ]
+
+
+def entries(text: str) -> list[Requirement]:
+    return [
+        Requirement(line.split(" #")[0]) for line in text.splitlines() if line and not line.lstrip().startswith("#")
+    ]
+
+
+LOCKED, OLDEST = entries(LOCK), entries(LOWEST)
 
 
 def direct() -> Iterator[Requirement]:
@@ -41,28 +53,8 @@ def applies(requirement: Requirement, environment: Environment) -> bool:
     )
 
 
-def locked(name: str, environment: Environment) -> list[str]:
-    """The versions of a package that are locked there."""
-    return [
-        next(iter(entry.specifier)).version
-        for entry in LOCKED
-        if canonicalize_name(entry.name) == canonicalize_name(name) and applies(entry, environment)
-    ]
-
-
-def test_every_entry_is_one_exact_version_and_names_no_place() -> None:
-    assert len(LOCKED) > 50
-    for entry in LOCKED:
-        assert [specifier.operator for specifier in entry.specifier] == ["=="], entry
-        assert not entry.extras, "pip takes no extras in constraints"
-        assert entry.url is None
-    assert "://" not in LOCK
-    assert not re.search(r"^\s*-", LOCK, re.MULTILINE), "no options, such as an index"
-
-
-@pytest.mark.parametrize(("python", "system", "machine"), PYTHONS)
-def test_what_is_asked_for_is_locked_once_for_every_python(python: str, system: str, machine: str) -> None:
-    environment = {
+def place(python: str, system: str, machine: str) -> Environment:
+    return {
         "python_version": python,
         "python_full_version": f"{python}.0",
         "implementation_version": f"{python}.0",
@@ -70,10 +62,53 @@ def test_what_is_asked_for_is_locked_once_for_every_python(python: str, system: 
         "platform_system": {"linux": "Linux", "darwin": "Darwin"}[system],
         "platform_machine": machine,
     }
-    for requirement in direct():
-        if applies(requirement, environment) and requirement.name != "tokenloom":
-            (found,) = locked(requirement.name, environment)
-            assert requirement.specifier.contains(found, prereleases=True), f"{requirement}, but {found} is locked"
+
+
+def asked(environment: Environment) -> Iterator[Requirement]:
+    """What is asked for by name there, but tokenloom itself, whose extras ask for each other."""
+    yield from (found for found in direct() if found.name != "tokenloom" and applies(found, environment))
+
+
+def locked(name: str, environment: Environment, lock: list[Requirement]) -> list[Version]:
+    """The versions of a package that are locked there."""
+    return [
+        Version(next(iter(entry.specifier)).version)
+        for entry in lock
+        if canonicalize_name(entry.name) == canonicalize_name(name) and applies(entry, environment)
+    ]
+
+
+@pytest.mark.parametrize("text", [LOCK, LOWEST], ids=["newest", "oldest"])
+def test_every_entry_is_one_exact_version_and_names_no_place(text: str) -> None:
+    assert len(entries(text)) > 50
+    for entry in entries(text):
+        assert [specifier.operator for specifier in entry.specifier] == ["=="], entry
+        assert not entry.extras, "pip takes no extras in constraints"
+        assert entry.url is None
+    assert "://" not in text
+    assert not re.search(r"^\s*-", text, re.MULTILINE), "no options, such as an index"
+
+
+@pytest.mark.parametrize(("python", "system", "machine"), PYTHONS)
+def test_what_is_asked_for_is_locked_once_for_every_python(python: str, system: str, machine: str) -> None:
+    for requirement in asked(place(python, system, machine)):
+        (found,) = locked(requirement.name, place(python, system, machine), LOCKED)
+        assert requirement.specifier.contains(found, prereleases=True), f"{requirement}, but {found} is locked"
+
+
+@pytest.mark.parametrize(("python", "system", "machine"), PYTHONS)
+def test_the_oldest_are_the_minimums_that_are_declared(python: str, system: str, machine: str) -> None:
+    """So that `make test-oldest` tries what is allowed, and nothing that something else asked to be newer."""
+    minimums: dict[str, Version] = {}
+    for requirement in asked(place(python, system, machine)):
+        for specifier in requirement.specifier:
+            if specifier.operator in (">=", "=="):
+                least = Version(specifier.version)
+                minimums[requirement.name] = max(least, minimums.get(requirement.name, least))
+    assert len(minimums) > 20
+    for name, least in minimums.items():
+        found = locked(name, place(python, system, machine), OLDEST)
+        assert found == [least] or name in NOT_TESTED, f"{name}: {least} is the minimum, {found} is locked"
 
 
 def test_these_tests_run_with_what_is_locked() -> None:
