@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from chaos.folding import Folded, StepSum, fold
 from chaos.history import History, Job, Reference
+from chaos.spelling import Spell, check_text
 
 #: What may end a step before its time, and what must have been asked for it.
 CUT_SHORT = ("cancelled", "timeout")
@@ -29,8 +30,8 @@ class Verdict:
     figures: Counter[str] = field(default_factory=Counter)
 
 
-def check(history: History, reference: Reference) -> Verdict:
-    """Everything that can be said of a run once all its jobs should have ended."""
+def check(history: History, reference: Reference, spell: Spell | None = None) -> Verdict:
+    """Everything that can be said of a run once all its jobs should have ended; of texts, if tokens can be spelled."""
     jobs = {job["id"]: job for job in history.jobs}
     folded = fold(history)
     violations = [*folded.violations]
@@ -38,6 +39,8 @@ def check(history: History, reference: Reference) -> Verdict:
     for job in history.jobs:
         if job["op"] == "step":
             violations += check_step(job, history, folded, reference)
+            if spell is not None and job["id"] in folded.steps:
+                violations += check_text(job, folded.steps[job["id"]], spell)
         else:
             violations += check_other(job, history, folded, reference)
         violations += check_ending(job, history, reference)
@@ -49,6 +52,8 @@ def check(history: History, reference: Reference) -> Verdict:
     figures["sessions"] = len(history.events)
     for step in folded.steps.values():
         figures[f"steps {step.reason}"] += 1
+        figures["steps that end in a character"] += step.pending > 0
+        figures["characters broken off"] += bool(step.before)
     return Verdict(violations, figures)
 
 
@@ -85,6 +90,8 @@ def check_step(job: Job, history: History, folded: Folded, reference: Reference)
             yield f"{where}: the result's text {result['text']!r} is not the events' {step.text!r}"
         elif (result["reason"], result["length"]) != (step.reason, step.length):
             yield f"{where}: the result says {result['reason']} at {result['length']}, the event {step.reason}"
+        elif (result.get("before") or "", result.get("pending") or 0) != (step.before, step.pending):
+            yield f"{where}: the result says {result.get('before')}, {result.get('pending')} of cut characters"
         elif result.get("logprobs") is not None and len(result["logprobs"]) != len(step.tokens):
             yield f"{where}: {len(result['logprobs'])} log-probabilities for {len(step.tokens)} tokens"
     stops = job.get("generation", {}).get("stop", ())
@@ -118,10 +125,9 @@ def compare(
 def begins(text: str, whole: str, stops: Iterable[str]) -> bool:
     """Whether the text of a step cut short is the beginning of what it would have said.
 
-    Its end brings out what was held back: part of a character, or what might have become the stop string that ended
-    the other run.
+    Its end brings out what was held back: what might have become the stop string that ended the other run.
     """
-    if whole.startswith(text.rstrip("\ufffd")):
+    if whole.startswith(text):
         return True
     return any(text == whole + stop[:length] for stop in stops for length in range(1, len(stop)))
 

@@ -7,15 +7,22 @@ from dataclasses import dataclass, field
 
 from chaos.history import Event, History
 
+Snapshot = tuple[list[int], list[bool]]
+
 
 @dataclass
 class StepSum:
-    """One step by its events. ``length``: what ``finished`` said."""
+    """One step by its events. ``length``, ``pending``: what ``finished`` said; ``before``: what ``appended`` did;
+    ``behind``: the generated tokens that the log ended with when the step began.
+    """
 
     session: str
+    behind: list[int] = field(default_factory=list)
     appended: list[int] | None = None
     tokens: list[int] = field(default_factory=list)
     text: str = ""
+    before: str = ""
+    pending: int = 0
     finished: int = 0
     reason: str = ""
     length: int = -1
@@ -39,14 +46,17 @@ class Folded:
 
 
 class _Reader:
-    """Adds up one stream; ``snapshots`` are shared: clone job -> what the source held when it was told."""
+    """Adds up one stream; ``snapshots`` are shared: clone job -> what the source held when it was told, and which of it
+    was generated.
+    """
 
-    def __init__(self, session: str, entries: list[tuple[str, Event]], into: Folded, snapshots: dict[str, list[int]]):
+    def __init__(self, session: str, entries: list[tuple[str, Event]], into: Folded, snapshots: dict[str, Snapshot]):
         self.session = session
         self.left = deque(entries)
         self._into = into
         self._snapshots = snapshots
         self._log = into.logs.setdefault(session, [])
+        self._generated: list[bool] = []
         self._order = into.order.setdefault(session, [])
         self._open = False
         self._step: str | None = None
@@ -62,7 +72,7 @@ class _Reader:
                 if not blocked_is_wrong:
                     break
                 self._wrong(event, "is a clone that its source was never told of")
-                self._snapshots[event["job"]] = [-1] * event["length"]
+                self._snapshots[event["job"]] = ([-1] * event["length"], [False] * event["length"])
             self.left.popleft()
             self._add(id, event)
         return len(self.left) < before
@@ -100,18 +110,18 @@ class _Reader:
     def _add_opened(self, id: str, event: Event) -> None:
         if self._open:
             self._wrong(event, "comes while the session is open")
-        inherited = self._snapshots[event["job"]] if event.get("parent") else []
+        inherited, generated = self._snapshots[event["job"]] if event.get("parent") else ([], [])
         if len(inherited) != event["length"]:
             self._wrong(event, f"says {event['length']} tokens were taken over; the source had {len(inherited)}")
         self._open, self._step = True, None
-        self._log[:] = inherited
+        self._log[:], self._generated = inherited, [*generated]
         self._end(event)
 
     def _add_cloned(self, id: str, event: Event) -> None:
         self._must_be_open(event)
         if event["length"] > len(self._log):
             self._wrong(event, f"says {event['length']} tokens; the log has {len(self._log)}")
-        self._snapshots[event["job"]] = self._log[: event["length"]]
+        self._snapshots[event["job"]] = (self._log[: event["length"]], self._generated[: event["length"]])
         self._end(event)
 
     def _add_rewound(self, id: str, event: Event) -> None:
@@ -119,7 +129,7 @@ class _Reader:
         self._nobody_runs(event)
         if event["length"] > len(self._log):
             self._wrong(event, f"cuts to {event['length']}; the log has {len(self._log)}")
-        del self._log[event["length"] :]
+        del self._log[event["length"] :], self._generated[event["length"] :]
         self._end(event)
 
     def _add_closed(self, id: str, event: Event) -> None:
@@ -135,12 +145,21 @@ class _Reader:
     def _at_work(self, id: str, event: Event) -> StepSum:
         if self._step not in (None, event["job"]):
             self._wrong(event, f"comes in the middle of step {self._step}")
-        step = self._into.steps.setdefault(event["job"], StepSum(self.session))
+        if event["job"] not in self._into.steps:
+            self._into.steps[event["job"]] = StepSum(self.session, self._behind())
+        step = self._into.steps[event["job"]]
         if step.finished and event["type"] != "finished":
             self._wrong(event, "comes after the step had finished")
         step.ids.append(id)
         self._step = event["job"]
         return step
+
+    def _behind(self) -> list[int]:
+        """The generated tokens at the log's end."""
+        start = len(self._log)
+        while start and self._generated[start - 1]:
+            start -= 1
+        return self._log[start:]
 
     def _grow(self, event: Event) -> None:
         self._must_be_open(event)
@@ -148,8 +167,9 @@ class _Reader:
             self._wrong(event, f"leaves a gap: it begins at {event['position']}, and the log has {len(self._log)}")
         elif event["position"] < len(self._log):
             self._wrong(event, f"overlaps: it begins at {event['position']}, and the log has {len(self._log)}")
-        del self._log[event["position"] :]
+        del self._log[event["position"] :], self._generated[event["position"] :]
         self._log.extend(event["tokens"])
+        self._generated += [event["type"] == "tokens"] * (len(self._log) - len(self._generated))
 
     def _add_appended(self, id: str, event: Event) -> None:
         step = self._at_work(id, event)
@@ -157,7 +177,7 @@ class _Reader:
             self._wrong(event, "is the second of its step")
         if step.tokens:
             self._wrong(event, "comes after tokens of its step")
-        step.appended = event["tokens"]
+        step.appended, step.before = event["tokens"], event.get("before", "")
         self._grow(event)
 
     def _add_tokens(self, id: str, event: Event) -> None:
@@ -170,6 +190,7 @@ class _Reader:
         step = self._at_work(id, event)
         step.finished += 1
         step.text += event.get("text", "")
+        step.pending = event.get("pending", 0)
         step.reason, step.length = event["reason"], event["length"]
         error = event.get("error") or {}
         step.error, step.message = error.get("code"), error.get("message", "")
@@ -185,7 +206,7 @@ class _Reader:
 def fold(history: History) -> Folded:
     """Add up every stream. A clone waits for what its source says it had."""
     folded = Folded()
-    snapshots: dict[str, list[int]] = {}
+    snapshots: dict[str, Snapshot] = {}
     readers = [_Reader(session, entries, folded, snapshots) for session, entries in history.events.items()]
     while sum(reader.read() for reader in readers):
         pass

@@ -43,6 +43,8 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.2, "presence_penalty": 0.6, "penalty_window": -1},
     {"temperature": 0.9, "repetition_penalty": 1.3, "stop": ["th", "e."]},
     {"temperature": 0.7, "logprobs": 2},
+    # of the engine fake, whose tokens are bytes: characters of two to four bytes, and what is none
+    {"temperature": 1.0, "logit_bias": dict.fromkeys((0xC3, 0xA9, 0xE2, 0x82, 0xF0, 0x9F, 0x98, 0x80), 66.0)},
 )
 
 

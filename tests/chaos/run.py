@@ -22,6 +22,7 @@ from chaos.checker import check
 from chaos.history import History
 from chaos.recorder import Recorder
 from chaos.replay import replay
+from chaos.spelling import spelling_of
 from chaos.torment import StatsWatch, Torment
 from tokenloom.producer import Client
 from valkey_server import ValkeyServer
@@ -148,7 +149,7 @@ def chaos(plan: Plan) -> Report:
         if torment is not None:
             torment.kill_rest()
         server.close()
-    verdict = check(history, reference.result())
+    verdict = check(history, reference.result(), spelling_of(plan.model))
     report.figures = verdict.figures
     report.violations += verdict.violations
     if not report.counts["kills"]:
@@ -160,7 +161,8 @@ def chaos(plan: Plan) -> Report:
 def judge_again(plan: Plan) -> Report:
     """Run the jobs of a former run's history undisturbed and judge it anew."""
     history = History.load(plan.folder / "history.json")
-    verdict = check(history, replay(history, plan.folder, plan.engine, patience=120 + plan.seconds))
+    reference = replay(history, plan.folder, plan.engine, patience=120 + plan.seconds)
+    verdict = check(history, reference, spelling_of(plan.model))
     return Report(plan, verdict.violations, verdict.figures)
 
 

@@ -13,3 +13,5 @@ def test_kills_pauses_and_outages_lose_and_double_nothing(tmp_path: Path) -> Non
     assert not report.violations, f"\n{report}"
     assert report.counts["kills"] > 0
     assert report.stats["resumed"] > 0
+    assert report.figures["steps that end in a character"] > 0
+    assert report.figures["characters broken off"] > 0

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from chaos.checker import begins, check
+from chaos.folding import StepSum
 from chaos.history import History, Reference
+from chaos.spelling import check_text
 
 
 def usage(appended: int, generated: int) -> dict[str, int]:
@@ -87,6 +89,9 @@ def sound() -> tuple[History, Reference]:
     return history, Reference(steps, {}, {one: [1, 6]})
 
 
+Doctor = Callable[[History], object]
+
+
 def test_a_sound_history_is_not_objected_to() -> None:
     verdict = check(*sound())
     assert verdict.violations == []
@@ -94,14 +99,52 @@ def test_a_sound_history_is_not_objected_to() -> None:
     assert verdict.figures["steps cancelled"] == 1
 
 
+def spelled(**changed: bytes) -> Callable[[int], bytes]:
+    """Tokens of the sound history as what it says; ``t5=b"..."`` spells token 5 otherwise."""
+    bytes_of = {3: b"x", 4: b"y", 5: b"z", 6: b"u", 8: b"v"} | {int(name[1:]): data for name, data in changed.items()}
+    return lambda token: bytes_of.get(token, b"")
+
+
+def test_texts_are_compared_with_the_bytes_of_tokens() -> None:
+    assert check(*sound(), spelled()).violations == []
+
+    def objections(doctor: Doctor, **changed: bytes) -> list[str]:
+        history, reference = sound()
+        doctor(history)
+        return check(history, reference, spelled(**changed)).violations
+
+    (text, pending) = objections(lambda h: None, t5=b"\xc3")
+    assert text == "step a of s: its text 'xyz' is not its tokens' 'xy'"
+    assert pending == "step a of s: it says that 0 bytes are pending; its tokens leave b'\\xc3'"
+    assert objections(lambda h: put(h, "s", 5, pending=1)) == [
+        "step a of s: the result says None, None of cut characters",
+        "step a of s: it says that 1 bytes are pending; its tokens leave b''",
+    ]
+    # the clone takes over x and y and appends to them: here y is the first byte of a character
+    said = objections(lambda h: None, t4=b"\xc3", t5=b"\xa9")
+    assert said == [
+        "step a of s: its text 'xyz' is not its tokens' 'xé'",
+        "step c of t: before what it appended stands ''; expected was '\ufffd'",
+    ]
+
+
+def test_a_step_that_appends_nothing_goes_on_with_the_character_before_it() -> None:
+    step = StepSum("s", [1], tokens=[2, 3], text="éa", reason="length")
+    spell = {1: b"\xc3", 2: b"\xa9", 3: b"a"}.__getitem__
+    job: dict[str, Any] = {"id": "j", "session": "s"}
+    assert list(check_text(job, step, spell)) == []
+    step.text = "\ufffda"
+    assert list(check_text(job, step, spell)) == ["step j of s: its text '\ufffda' is not its tokens' 'éa'"]
+    stopped = StepSum("s", [1], tokens=[2, 3], text="é", reason="stop")
+    assert list(check_text({**job, "generation": {"stop": ["a"]}}, stopped, spell)) == []
+    assert list(check_text(job, stopped, spell)) == ["step j of s: its text 'é' is not its tokens' 'éa'"]
+
+
 def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
     history, reference = sound()
     history.save(tmp_path / "history.json")
     assert History.load(tmp_path / "history.json") == history
     assert check(History.load(tmp_path / "history.json"), reference).violations == []
-
-
-Doctor = Callable[[History], object]
 
 
 def swap(entries: list[tuple[str, dict[str, Any]]], at: int) -> None:
@@ -269,7 +312,7 @@ def test_a_step_that_no_longer_fits_is_refused_in_both_runs_or_objected_to() -> 
 
 def test_text_of_a_step_cut_short_may_end_in_what_was_held_back() -> None:
     assert begins("vw", "vww", ())
-    assert begins("v\ufffd", "vww", ())
+    assert not begins("v\ufffd", "vww", ()), "half a character is no text"
     assert not begins("vx", "vww", ())
     assert begins("vt", "v", ["the"])
     assert begins("vth", "v", ["the"])
