@@ -18,6 +18,7 @@ from typing import Any, Literal
 import msgpack
 from redis import Redis
 from redis.client import Pipeline
+from rq.defaults import RQ_KEY_PREFIX
 
 from tokenloom.schemas.base import Versioned
 from tokenloom.schemas.codec import decode, encode
@@ -244,7 +245,12 @@ class Store:
         keys = [self.keys.sessions, self.keys.worker_jobs(self.owner.rpartition("#")[0])]
         for write in writes:
             keys += commit_keys(self.keys, write.session.id)
-        common = {"owner": self.owner, "remember": self.settings.remember, "kept": self.settings.events_kept}
+        common = {
+            "owner": self.owner,
+            "remember": self.settings.remember,
+            "kept": self.settings.events_kept,
+            "job": f"{RQ_KEY_PREFIX}:job:",
+        }
         return [len(keys), *keys, lua_packed(common), *map(self._pack, writes)]
 
     def _pack(self, write: Write) -> bytes:

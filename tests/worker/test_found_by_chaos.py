@@ -188,6 +188,28 @@ def test_a_job_is_not_forgotten_before_the_queue_knows_that_it_ended(make_rig: M
     assert second.redis.hlen(second.keys.steps("s")) == 1, "all but the last are forgotten once RQ knows"
 
 
+@pytest.mark.parametrize("status", ["started", "queued"])
+def test_another_worker_does_not_forget_a_job_of_which_the_queue_knows_no_end(make_rig: MakeRig, status: str) -> None:
+    """A worker ends all jobs of a session, lets go of it, and dies before RQ has heard of any."""
+    first = make_rig(remember=1)
+    requests = [OpenRequest(session="s", seed=1), step("s", [1], max_tokens=2), CloseRequest(session="s")]
+    jobs = {f"j{number}": number for number in range(3)}
+    first.redis.zadd(first.keys.worker_jobs("W"), dict(jobs))  # this and the next as the claim script does
+    for id in jobs:
+        first.redis.hset(f"rq:job:{id}", "status", status)  # queued: put back from the dead worker meanwhile
+    done = first.run(*(first.claim(request, id) for request, id in zip(requests, jobs, strict=True)))
+    second = make_rig(worker="V", remember=1)
+    second.run(OpenRequest(session="s", seed=2), *(step("s", [number], max_tokens=2) for number in range(3)))
+    log = second.log("s")
+    again = second.run(*(second.claim(request, id, deaths=1) for request, id in zip(requests, jobs, strict=True)))
+    assert again == done
+    assert second.log("s") == log, "nothing ran twice"
+    for id in jobs:
+        second.redis.hset(f"rq:job:{id}", "status", "finished")
+    second.run(step("s", [9]))
+    assert second.redis.hlen(second.keys.steps("s")) == 1
+
+
 # -- the queue's side --------------------------------------------------------------------------------------------------
 
 

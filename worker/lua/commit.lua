@@ -4,7 +4,8 @@
 -- KEYS: 1 the list of sessions, 2 the jobs that this worker has by the queue's account; then of each write's session: hash,
 --   log, steps hash, finished list, events stream, the steps that producers asked to end (one hash tag).
 -- ARGV: 1 msgpack of what all writes have in common: owner, who writes, remember, how many finished jobs a session keeps
---   (those that the queue may deliver again are kept besides), kept, how many events; then the writes, msgpack of a map each:
+--   (those that the queue may deliver again are kept besides), kept, how many events, job, what the queue's keys of jobs
+--   begin with; then the writes, msgpack of a map each:
 --   epoch         together with the owner: anything else in the hash answers "lost"
 --   state         the state the session must be in ("" for not opened)
 --   length        the length the log must have, in tokens
@@ -24,6 +25,12 @@
 -- Answer: of each write {status, length, cancelled}; status is ok, again, lost, state or length.
 
 local common = cmsgpack.unpack(ARGV[1])
+
+-- Whether the queue would run the job again, whoever has ended it: the session may have changed hands since.
+local function under_way(job)
+  local status = redis.pcall('HGET', common.job .. job, 'status')
+  return status == 'started' or status == 'queued'
+end
 
 local function write(w, session, log, steps, finished, events, cancels)
   local now = redis.call('HMGET', session, 'owner', 'epoch', 'state', 'length')
@@ -87,8 +94,8 @@ local function write(w, session, log, steps, finished, events, cancels)
     local many = redis.call('RPUSH', finished, w.job)
     while many > common.remember do
       local oldest = redis.call('LINDEX', finished, 0)
-      if redis.call('ZSCORE', KEYS[2], oldest) then
-        break -- the queue does not know yet that it ended: should we die now, it comes again
+      if redis.call('ZSCORE', KEYS[2], oldest) or under_way(oldest) then
+        break -- the queue does not know yet that it ended: should its worker die now, it comes again
       end
       redis.call('HDEL', steps, oldest)
       redis.call('LPOP', finished)
