@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 from pydantic_core import PydanticUndefined
 
 from tokenloom.schemas.keys import DEFAULT_QUEUE
 
-from .settings import PREFIX, WorkerSettings
+from .settings import PREFIX, SettingsError, WorkerSettings, load_settings
 
 WORKER_CLASS = "tokenloom.worker.BatchWorker"
 SERIALIZER = "tokenloom.schemas.MsgpackSerializer"
@@ -68,29 +66,46 @@ def worker(arguments: tuple[str, ...]) -> None:
     from rq.cli.workers import worker as _  # noqa: F401 - adds the command
 
     given = rq_arguments(arguments)
-    check_redis(arguments)
+    await_redis(arguments)
     main(args=given, prog_name="rq")
 
 
-def check_redis(arguments: tuple[str, ...]) -> None:
-    """Raises click.ClickException when there is no Redis where RQ would look for it, with what to do."""
-    from redis import Redis
-    from redis.exceptions import ConnectionError, TimeoutError
-    from rq.cli.workers import worker as rq_worker
+def await_redis(arguments: tuple[str, ...]) -> None:
+    """Return when there is a Redis where RQ will look for it.
 
-    given = rq_worker.make_context("worker", list(arguments), resilient_parsing=True).params
-    if given.get("config"):  # a Python module, which RQ imports
-        return
-    url = given.get("url") or os.environ.get("RQ_REDIS_URL") or "redis://localhost:6379/0"
+    Raises click.ClickException when there is none in time, with what to do, and SystemExit for settings that are wrong,
+    and for a signal that came meanwhile.
+    """
+    from rq.cli.helpers import CliConfig
+    from rq.cli.workers import worker as rq_worker
+    from rq.logutils import setup_loghandlers
+
+    from . import logs
+    from .arrival import NoRedis, StoppedWaiting, log, wait_for_redis
+
     try:
-        with Redis.from_url(url) as client:
-            client.ping()
-    except (ConnectionError, TimeoutError, ValueError) as error:
-        address = url.rpartition("@")[2]
-        raise click.ClickException(
-            f"no Redis at {address} ({error}): start one, for example with `valkey-server`, or name another with --url "
-            "or RQ_REDIS_URL"
-        ) from None
+        settings = load_settings()
+    except SettingsError as error:
+        raise SystemExit(f"tokenloom: {error}") from None
+    given = rq_worker.make_context("worker", list(arguments), resilient_parsing=True).params
+    try:
+        connection = CliConfig(**given).connection
+    except ValueError as error:
+        raise click.ClickException(f"where Redis is said to be makes no sense: {error}") from None
+    except Exception:  # an option or a module that RQ cannot read, and which it says more of
+        return
+    logs.use(settings.log, given.get("name") or "")
+    level = "DEBUG" if given.get("verbose") else "WARNING" if given.get("quiet") else given.get("logging_level")
+    setup_loghandlers(level, given["date_format"], given["log_format"])
+    try:
+        wait_for_redis(connection, settings.redis_wait)
+    except NoRedis as error:
+        raise click.ClickException(str(error)) from None
+    except StoppedWaiting:
+        log.info("tokenloom: stopped on request while Redis was away")
+        raise SystemExit(0) from None
+    finally:
+        connection.close()
 
 
 def rq_arguments(arguments: tuple[str, ...]) -> list[str]:

@@ -88,6 +88,12 @@ class WorkerSettings(BaseSettings):
     grace: float = Field(
         default=10.0, ge=0, le=3600, description="Seconds after SIGTERM in which running steps may finish"
     )
+    redis_wait: float = Field(
+        default=60.0,
+        ge=0,
+        le=86400,
+        description="Seconds that `tokenloom worker` waits at start for a Redis that is away",
+    )
     max_deaths: int = Field(default=3, ge=1, le=100, description="Worker deaths after which a step is failed as poison")
     remember: int = Field(
         default=64, ge=1, le=4096, description="Finished jobs a session remembers, so that a repeat runs nothing"

@@ -53,7 +53,7 @@ def test_no_redis_for_a_worker(model_path: Path) -> None:
     code, said = rq_worker(NOBODY, TOKENLOOM_MODEL=model_path)
     assert (code, len(said.splitlines())) == (1, 1)
     assert "127.0.0.1:1. Connection refused" in said, "RQ's own line, before any of ours runs"
-    code, said = tokenloom("worker", "--url", NOBODY, TOKENLOOM_MODEL=model_path)
+    code, said = tokenloom("worker", "--url", NOBODY, TOKENLOOM_MODEL=model_path, TOKENLOOM_REDIS_WAIT=0)
     assert (code, len(said.splitlines())) == (1, 1)
     assert said.startswith(f"Error: no Redis at {NOBODY}")
     assert said.endswith("start one, for example with `valkey-server`, or name another with --url or RQ_REDIS_URL")
