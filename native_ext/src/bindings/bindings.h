@@ -15,6 +15,7 @@ void bind_cells(pybind11::module_& m);
 void bind_sampler(pybind11::module_& m);
 void bind_gguf(pybind11::module_& m);
 void bind_engine(pybind11::module_& m);
+void bind_inspection(pybind11::module_& m);
 void bind_kernels(pybind11::module_& m);
 void bind_rows(pybind11::module_& m);
 void bind_threads(pybind11::module_& m);

@@ -33,6 +33,7 @@ PYBIND11_MODULE(_core, m) {
     tokenloom::bind_sampler(m);
     tokenloom::bind_gguf(m);
     tokenloom::bind_engine(m);
+    tokenloom::bind_inspection(m);
     tokenloom::bind_kernels(m);
     tokenloom::bind_rows(m);
     tokenloom::bind_threads(m);

@@ -62,18 +62,6 @@ KvType kv_type_of(const std::string& name) {
     throw EngineError("kv_type is '" + name.substr(0, 80) + "'; it must be f16 or int8");
 }
 
-// Of the layers that have cells.
-std::vector<CellShape> cell_shapes(const Description& model) {
-    std::vector<CellShape> shapes;
-    for (int i = 0; i < model.layers(); ++i) {
-        const LayerAttention& layer = model.attention[static_cast<size_t>(i)];
-        if (layer.cells == i) {
-            shapes.push_back({layer.kv_heads, layer.key_size, layer.value_size});
-        }
-    }
-    return shapes;
-}
-
 int page_count(int64_t kv_bytes, int64_t page_bytes) {
     if (kv_bytes < page_bytes) {
         throw EngineError("kv_bytes is " + std::to_string(kv_bytes) + "; this model needs at least " + std::to_string(page_bytes) +
@@ -88,6 +76,17 @@ size_t logits_rows(const Entry& entry) {
 }
 
 }  // namespace
+
+std::vector<CellShape> cell_shapes(const Description& model) {
+    std::vector<CellShape> shapes;
+    for (int i = 0; i < model.layers(); ++i) {
+        const LayerAttention& layer = model.attention[static_cast<size_t>(i)];
+        if (layer.cells == i) {
+            shapes.push_back({layer.kv_heads, layer.key_size, layer.value_size});
+        }
+    }
+    return shapes;
+}
 
 Engine::Engine(const EngineSettings& settings)
     : kernels_(kernels_of_environment()),

@@ -57,6 +57,9 @@ struct EngineCounters {
     int64_t threads = 0;           // that did the forwards, added up
 };
 
+// Of the layers that have cells.
+std::vector<CellShape> cell_shapes(const Description& model);
+
 class Engine {
 public:
     // Throws ModelError, or EngineError for settings out of range, a kv_bytes that holds no page, or a TOKENLOOM_KERNELS

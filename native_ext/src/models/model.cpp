@@ -225,6 +225,24 @@ std::vector<Matrix*> Model::matrices() {
     return all;
 }
 
+std::vector<const Matrix*> Model::matrices() const {
+    std::vector<Matrix*> all = const_cast<Model*>(this)->matrices();
+    return {all.begin(), all.end()};
+}
+
+std::map<std::string, Model::TypeWeights> Model::weights_by_type() const {
+    std::map<std::string, TypeWeights> types;
+    for (const Matrix* m : matrices()) {
+        const ggml_tensor* weight = m->weight;
+        TypeWeights& type = types[ggml_type_name(weight->type)];
+        type.quick = PackedMatrix::can_pack(weight->type);
+        type.matrices += 1;
+        type.file_bytes += ggml_nbytes(weight);
+        type.memory_bytes += type.quick ? PackedMatrix::bytes_of(weight->type, weight->ne[1], weight->ne[0]) : ggml_nbytes(weight);
+    }
+    return types;
+}
+
 void Model::pack_weights(const Packing& packing) {
     std::vector<Matrix*> packable;
     std::vector<PackSource> sources;

@@ -99,6 +99,14 @@ public:
     const std::map<std::string, int>& packed_types() const { return packed_types_; }
     const std::map<std::string, int>& unpacked_types() const { return unpacked_types_; }
     uint64_t packed_bytes() const { return packed_bytes_; }
+    // Of the matrices of one type.
+    struct TypeWeights {
+        int matrices = 0;
+        uint64_t file_bytes = 0;
+        uint64_t memory_bytes = 0;  // packed, if our kernels can multiply them
+        bool quick = false;         // they can
+    };
+    std::map<std::string, TypeWeights> weights_by_type() const;
     // With what became of the file for them.
     const PackedWeights& packed() const { return packed_; }
 
@@ -130,6 +138,7 @@ private:
     void fill_vectors();
     void pack_weights(const Packing& packing);
     std::vector<Matrix*> matrices();
+    std::vector<const Matrix*> matrices() const;
     void count(const Matrix& matrix);
     void refuse_unused() const;
     void check_memory() const;
