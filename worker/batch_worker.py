@@ -34,6 +34,7 @@ from tokenloom.schemas.keys import Keys
 from tokenloom.schemas.serializer import MsgpackSerializer
 
 from . import logs
+from .durability import Durability
 from .jobs.active import ActiveJobs
 from .jobs.claimed import Claimed, Outcomes
 from .jobs.contact import Contact
@@ -98,6 +99,8 @@ class BatchWorker(BaseWorker):
             link, self.keys, self.name, self._lease.incarnation, self.job_class, self._finalizer.link
         )
         self.intake = Intake(self, self._source, self.active, self.contact)
+        self._pulse_link = private_link(self.connection)
+        self._durability = Durability(self._pulse_link)
         self._loading = False
         self._stop_at: float | None = None
         self._cold = False
@@ -132,6 +135,7 @@ class BatchWorker(BaseWorker):
         if self.get_redis_server_version() < OLDEST_REDIS:
             found, needed = (".".join(map(str, version)) for version in (self.get_redis_server_version(), OLDEST_REDIS))
             raise StartupError(f"tokenloom: Redis is {found}; {needed} or newer is needed")
+        self._durability.look()
         self._say_back(self._lease.bury_last())  # before the load, during which a stop of its jobs would reach nobody
         outcomes = RedisOutcomes(self._finalizer, self.active)
         try:
@@ -214,13 +218,14 @@ class BatchWorker(BaseWorker):
             interrupt=lambda claimed, why: self.notes.leave(Interrupt(claimed, why)),
             stats=lambda: {
                 **self._stats,
+                **self._durability.figures(),
                 "routed": self.intake.routed,
                 "requeued": self.intake.requeued + pulse.requeued,
             },
             state=lambda: self._state,
         )
         pulse = Pulse(
-            private_link(self.connection),
+            self._pulse_link,
             self.keys,
             self._lease,
             self.active,

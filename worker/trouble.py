@@ -86,9 +86,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _login(connection: Redis, error: Exception) -> Trouble | None:
     if isinstance(error, NoPermissionError):
-        return Trouble(
-            False, f"this user of Redis may not do what a worker does ({error}): see docs/security.md"
-        )
+        return Trouble(False, f"this user of Redis may not do what a worker does ({error}): see docs/security.md")
     if not isinstance(error, AuthenticationError):
         return None
     if connection.connection_pool.connection_kwargs.get("password"):
