@@ -493,23 +493,61 @@ void write_kind(const ActivationSource& source, ActivationForm form, const float
     }
 }
 
+// What is rarer than multiplying rows as they are, RMS norms and SwiGLU: made block by block, and then written as it is. One function
+// for each kind, not one for each number of tokens, which would take a compiler minutes.
+template <int kind>
+void write_other(const ActivationSource& source, ActivationForm form, const float* rows, int tokens, int64_t first, int64_t last,
+                 uint8_t* tile) {
+    if (form != ActivationForm::rounded) {
+        write_numbers<kind>(source, form, rows, tokens, first, last, reinterpret_cast<float*>(tile));
+        return;
+    }
+    constexpr int count = kBlockVectors < Vector::together ? kBlockVectors : Vector::together;
+    Scaling scaling[kTileTokens][1] = {};
+    for (int t = 0; t < tokens; ++t) {
+        const float* const row[1] = {rows + static_cast<size_t>(t) * source.stride};
+        scalings<kind>(source, row, scaling[t]);
+    }
+    for (int64_t column = first; column < last; column += kBlock) {
+        float made[kTileTokens][kBlock];
+        for (int t = 0; t < tokens; ++t) {
+            for (int vector = 0; vector < kBlockVectors; vector += count) {
+                const float* row[count];
+                int64_t at[count];
+                Scaling own[count];
+                Float x[count];
+                each<count>([&](int i) {
+                    row[i] = rows + static_cast<size_t>(t) * source.stride;
+                    at[i] = column + (vector + i) * Vector::lanes;
+                    own[i] = scaling[t][0];
+                });
+                make<kind>(source, row, at, own, [](const float* p) { return Vector::load(p); }, x);
+                each<count>([&](int i) { Vector::store(made[t] + (vector + i) * Vector::lanes, x[i]); });
+            }
+        }
+        const ActivationSource plain{ActivationSource::plain, made[0], kBlock, kBlock};
+        write_kind<ActivationSource::plain>(plain, form, made[0], tokens, 0, kBlock,
+                                            tile + static_cast<size_t>(column / kBlock) * kRoundedBytes * tokens);
+    }
+}
+
 void write_tile(const ActivationSource& source, ActivationForm form, int first_row, int tokens, int64_t first, int64_t last, uint8_t* tile) {
     const float* rows = source.data + static_cast<size_t>(first_row) * source.stride;
     switch (source.kind) {
-#define TOKENLOOM_KIND(kind) \
-    case ActivationSource::kind: return write_kind<ActivationSource::kind>(source, form, rows, tokens, first, last, tile)
-        TOKENLOOM_KIND(plain);
-        TOKENLOOM_KIND(normed);
-        TOKENLOOM_KIND(layer_normed);
-        TOKENLOOM_KIND(gated);
-        TOKENLOOM_KIND(gelu_gated);
-        TOKENLOOM_KIND(erf_gated);
-        TOKENLOOM_KIND(clamped_gated);
-        TOKENLOOM_KIND(silu);
-        TOKENLOOM_KIND(gelu);
-        TOKENLOOM_KIND(erf_gelu);
-        TOKENLOOM_KIND(relu_squared);
-        TOKENLOOM_KIND(xielu);
+#define TOKENLOOM_KIND(write, kind) \
+    case ActivationSource::kind: return write<ActivationSource::kind>(source, form, rows, tokens, first, last, tile)
+        TOKENLOOM_KIND(write_kind, plain);
+        TOKENLOOM_KIND(write_kind, normed);
+        TOKENLOOM_KIND(write_kind, gated);
+        TOKENLOOM_KIND(write_other, layer_normed);
+        TOKENLOOM_KIND(write_other, gelu_gated);
+        TOKENLOOM_KIND(write_other, erf_gated);
+        TOKENLOOM_KIND(write_other, clamped_gated);
+        TOKENLOOM_KIND(write_other, silu);
+        TOKENLOOM_KIND(write_other, gelu);
+        TOKENLOOM_KIND(write_other, erf_gelu);
+        TOKENLOOM_KIND(write_other, relu_squared);
+        TOKENLOOM_KIND(write_other, xielu);
 #undef TOKENLOOM_KIND
     }
 }
